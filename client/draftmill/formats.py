@@ -1,0 +1,115 @@
+"""The quantization formats as data: what is stored, who reads it, where it runs natively.
+
+Scale layouts follow NVIDIA ModelOpt 0.47; `quant_method` and `quant_algo` are the strings vLLM 0.32 dispatches on.
+"""
+
+from enum import StrEnum
+from typing import Literal
+
+from draftmill._model import Model
+
+
+class Format(StrEnum):
+    FP8 = "fp8"
+    FP8_PC_PT = "fp8_pc_pt"
+    NVFP4 = "nvfp4"
+    W4A16_NVFP4 = "w4a16_nvfp4"
+
+
+class Scale(Model):
+    """One scale tensor beside a quantized weight of shape [out, in]."""
+
+    suffix: str
+    """Replaces `weight` in the tensor's name: `q_proj.weight` has `q_proj.<suffix>`."""
+    dtype: str
+    """safetensors dtype name."""
+    shape: str
+    """Written with `out`, `in` and integers; `[]` is a scalar."""
+    per: Literal["tensor", "channel", "block", "activation"]
+
+
+class FormatSpec(Model):
+    name: Format
+    bits: int
+    group: int | None
+    """Columns that share a block scale; None where a scale covers a row or the tensor."""
+    in_multiple: int
+    """in_features must be a multiple of this."""
+    weight_dtype: str
+    """safetensors dtype of the stored weight."""
+    scales: tuple[Scale, ...]
+    activation: Literal["static", "dynamic", "none"]
+    quant_method: str
+    quant_algo: str
+    native_capability: int
+    """Lowest CUDA compute capability (times ten) whose tensor cores run it without a weight-only fallback."""
+    good_for: str
+
+
+_E4M3_BLOCK = Scale(suffix="weight_scale", dtype="F8_E4M3", shape="[out, in/16]", per="block")
+_SCALE_2 = Scale(suffix="weight_scale_2", dtype="F32", shape="[]", per="tensor")
+
+FORMATS: dict[Format, FormatSpec] = {
+    spec.name: spec
+    for spec in (
+        FormatSpec(
+            name=Format.FP8,
+            bits=8,
+            group=None,
+            in_multiple=1,
+            weight_dtype="F8_E4M3",
+            scales=(
+                Scale(suffix="weight_scale", dtype="F32", shape="[1]", per="tensor"),
+                Scale(suffix="input_scale", dtype="F32", shape="[1]", per="activation"),
+            ),
+            activation="static",
+            quant_method="modelopt",
+            quant_algo="FP8",
+            native_capability=89,
+            good_for="Ada, Hopper and newer; half the bytes, the least acceptance at risk",
+        ),
+        FormatSpec(
+            name=Format.FP8_PC_PT,
+            bits=8,
+            group=None,
+            in_multiple=1,
+            weight_dtype="F8_E4M3",
+            scales=(Scale(suffix="weight_scale", dtype="F32", shape="[out]", per="channel"),),
+            activation="dynamic",
+            quant_method="modelopt",
+            quant_algo="FP8_PER_CHANNEL_PER_TOKEN",
+            native_capability=89,
+            good_for="FP8 where activations have outliers: a scale per output row and per token",
+        ),
+        FormatSpec(
+            name=Format.NVFP4,
+            bits=4,
+            group=16,
+            in_multiple=16,
+            weight_dtype="U8",
+            scales=(
+                _E4M3_BLOCK,
+                _SCALE_2,
+                Scale(suffix="input_scale", dtype="F32", shape="[]", per="activation"),
+            ),
+            activation="static",
+            quant_method="modelopt_fp4",
+            quant_algo="NVFP4",
+            native_capability=100,
+            good_for="Blackwell with FP4 tensor cores: weights and activations in four bits",
+        ),
+        FormatSpec(
+            name=Format.W4A16_NVFP4,
+            bits=4,
+            group=16,
+            in_multiple=16,
+            weight_dtype="U8",
+            scales=(_E4M3_BLOCK, _SCALE_2),
+            activation="none",
+            quant_method="modelopt_fp4",
+            quant_algo="W4A16_NVFP4",
+            native_capability=75,
+            good_for="memory-bound drafting at small batch on any GPU with a weight-only kernel",
+        ),
+    )
+}

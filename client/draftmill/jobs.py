@@ -1,0 +1,171 @@
+"""The job: what a caller asks for, what it resolves to, and how it goes."""
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, StringConstraints, computed_field
+from pydantic_core import PydanticCustomError
+
+from draftmill._model import Model
+from draftmill.formats import Format
+from draftmill.problems import Problem
+from draftmill.states import DONE, JobState, Outcome, Reason, Stage, StageState
+
+# The Hub's own rule for names: one optional namespace, no leading or trailing dot or dash.
+_NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
+
+
+def _plain_repo(value: str) -> str:
+    if "--" in value or ".." in value or value.endswith(".git"):
+        raise PydanticCustomError("repo_name", "a repository name has no '--', '..' or '.git' ending")
+    return value
+
+
+def _not_yet(field: str) -> BeforeValidator:
+    def refuse(value: Any) -> Any:
+        if value is not None:
+            raise PydanticCustomError("field_not_supported", f"this build does not do `{field}` yet; leave it null")
+        return value
+
+    return BeforeValidator(refuse)
+
+
+def _utc(value: datetime) -> datetime:
+    return value.astimezone(UTC)
+
+
+Instant = Annotated[AwareDatetime, AfterValidator(_utc)]
+Repo = Annotated[
+    str, StringConstraints(pattern=rf"^(?:{_NAME}/)?{_NAME}$", max_length=193), AfterValidator(_plain_repo)
+]
+# A branch, tag or commit; git forbids the rest of the characters, and '..' would leave the folder.
+Revision = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_/.+-]{0,127}$")]
+Pattern = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
+LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$")]
+LabelValue = Annotated[str, StringConstraints(max_length=256)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+JOB_ID = re.compile(r"^j[0-9a-z]{26}$")
+
+
+class RepoSource(Model):
+    repo: Repo
+    revision: Revision = "main"
+
+
+class PathSource(Model):
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^/[^\x00-\x1f]*$")]
+    """Absolute, under a root the operator allows. A training output folder resolves to its newest
+    `exported-checkpoint-<step>`."""
+
+
+class QuantizeOptions(Model):
+    exclude: Annotated[tuple[Pattern, ...], Field(max_length=256)] = ()
+    """Shell-style patterns over checkpoint tensor names; a matching tensor is kept."""
+    lm_head: bool = False
+    scales: Literal["fused", "reference"] = "fused"
+    """`reference` gives each tensor its own scale, as ModelOpt does. It is for comparison: engines fuse siblings."""
+    dtype: Literal["bfloat16", "float16", "keep"] = "bfloat16"
+    """What kept floating tensors are cast to."""
+
+
+class JobSpec(Model):
+    """What `POST /v1/jobs` takes."""
+
+    source: RepoSource | PathSource
+    format: Format
+    quantize: QuantizeOptions = QuantizeOptions()
+    head: Annotated[None, _not_yet("head")] = None
+    draft_vocab: Annotated[None, _not_yet("draft_vocab")] = None
+    benchmark: Annotated[None, _not_yet("benchmark")] = None
+    publish: Annotated[None, _not_yet("publish")] = None
+    labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
+    deadline: Instant | None = None
+    """The job expires when it is not done by then."""
+
+
+class ResolvedSource(Model):
+    repo: str | None = None
+    commit: Commit | None = None
+    path: str | None = None
+    manifest_sha256: Sha256
+    """Digest of the source's manifest: names, sizes and SHA-256 of every file pulled."""
+
+
+class ResolvedSpec(Model):
+    """The spec with defaults filled and names resolved. Its digest addresses the variant."""
+
+    source: ResolvedSource
+    format: Format
+    quantize: QuantizeOptions
+    family: str
+    quantizer: str
+    """Build id of the quantizer that wrote the bytes."""
+    variant: Sha256
+    """Digest of (source manifest, format, quantize options, quantizer)."""
+
+
+class Progress(Model):
+    done: int = Field(ge=0)
+    total: int = Field(ge=0)
+    unit: Literal["bytes", "tensors", "files", "checks"]
+
+
+class StageRecord(Model):
+    name: Stage
+    state: StageState = StageState.PENDING
+    progress: Progress | None = None
+    started_at: Instant | None = None
+    ended_at: Instant | None = None
+
+
+class Attempt(Model):
+    number: int
+    worker: str
+    started_at: Instant
+    ended_at: Instant | None = None
+    outcome: Literal["succeeded", "failed", "canceled", "expired", "lost", "interrupted"] | None = None
+    stages: tuple[StageRecord, ...] = ()
+
+
+class Summary(Model):
+    """What a finished job says about its variant. Sizes are header bytes of weight tensors."""
+
+    source_bytes: int
+    variant_bytes: int
+    tensors_quantized: int
+    tensors_kept: int
+    checks_passed: int
+    checks_warned: int
+    checks_failed: int
+
+
+class Job(Model):
+    id: str
+    state: JobState
+    reason: Reason | None = None
+    problem: Problem | None = None
+    spec: JobSpec
+    resolved_spec: ResolvedSpec | None = None
+    cached: bool = False
+    """True when the variant was sealed before and answered from the store."""
+    summary: Summary | None = None
+    attempts: tuple[Attempt, ...] = ()
+    timestamps: dict[JobState, Instant]
+    """The last time each state was entered."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def done(self) -> bool:
+        return self.state in DONE
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def outcome(self) -> Outcome | None:
+        return Outcome(self.state.value) if self.state in DONE else None
+
+
+class JobPage(Model):
+    items: tuple[Job, ...]
+    next_cursor: str | None = None

@@ -1,0 +1,76 @@
+"""Job states, their legal transitions, and the closed set of reasons for an ending."""
+
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    CANCELING = "canceling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    EXPIRED = "expired"
+
+
+class Outcome(StrEnum):
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    EXPIRED = "expired"
+
+
+class Reason(StrEnum):
+    """Why a job ended other than well. The job's `problem` has the particulars."""
+
+    CANCELED_BY_USER = "canceled_by_user"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    WORKER_LOST = "worker_lost"
+    STAGE_TIMEOUT = "stage_timeout"
+    PULL_FAILED = "pull_failed"
+    PLAN_REFUSED = "plan_refused"
+    QUANTIZE_FAILED = "quantize_failed"
+    ASSEMBLE_FAILED = "assemble_failed"
+    VERIFY_FAILED = "verify_failed"
+    SEAL_FAILED = "seal_failed"
+    INTERNAL = "internal"
+
+
+S = JobState
+TRANSITIONS: dict[JobState, frozenset[JobState]] = {
+    S.QUEUED: frozenset({S.RUNNING, S.CANCELED, S.EXPIRED}),
+    # running -> queued: the lease was lost or the stage handed back, and attempts are left.
+    S.RUNNING: frozenset({S.QUEUED, S.CANCELING, S.SUCCEEDED, S.FAILED, S.EXPIRED}),
+    # A worker that dies while canceling leaves the reaper to finish the cancel.
+    S.CANCELING: frozenset({S.CANCELED, S.FAILED}),
+    S.SUCCEEDED: frozenset(),
+    # Retry by the user.
+    S.FAILED: frozenset({S.QUEUED}),
+    S.CANCELED: frozenset({S.QUEUED}),
+    S.EXPIRED: frozenset({S.QUEUED}),
+}
+DONE: frozenset[JobState] = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELED, S.EXPIRED})
+del S
+
+
+class Stage(StrEnum):
+    """The stages of a job, in the order they run."""
+
+    PULL = "pull"
+    PLAN = "plan"
+    QUANTIZE = "quantize"
+    ASSEMBLE = "assemble"
+    VERIFY = "verify"
+    SEAL = "seal"
+
+
+class StageState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    SKIPPED = "skipped"
+    """Answered from the store: the variant was sealed before."""
+    FAILED = "failed"
+    CANCELED = "canceled"
+    INTERRUPTED = "interrupted"
+    """The worker was lost or handed the stage back."""
