@@ -11,7 +11,7 @@ from draftmill.problems import Offender
 
 
 class CheckStatus(StrEnum):
-    PASS = "pass"
+    PASS = "pass"  # noqa: S105
     WARN = "warn"
     FAIL = "fail"
     SKIP = "skip"
