@@ -17,7 +17,7 @@ ENV PATH=/opt/draftmill/bin:$PATH \
     DRAFTMILL_DATA_DIR=/data \
     DRAFTMILL_HOST=0.0.0.0 \
     DRAFTMILL_PORT=8642
-USER draftmill
+USER 10001
 VOLUME /data
 EXPOSE 8642
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \

@@ -27,7 +27,7 @@ ENV PATH=/opt/draftmill/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     DRAFTMILL_DATA_DIR=/data \
     NUMBA_CACHE_DIR=/tmp/numba
-USER draftmill
+USER 10001
 VOLUME /data
 ENTRYPOINT ["draftmill-worker"]
 CMD ["run"]
