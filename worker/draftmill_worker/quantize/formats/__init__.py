@@ -1,0 +1,20 @@
+"""The registry of quantization schemes. Light: no torch, no numba."""
+
+from draftmill.formats import Format
+from draftmill_worker.quantize.formats.base import Packed, Scheme
+from draftmill_worker.quantize.formats.fp8 import Fp8
+from draftmill_worker.quantize.formats.fp8_pc_pt import Fp8PerChannel
+from draftmill_worker.quantize.formats.nvfp4 import Nvfp4
+
+__all__ = ["Packed", "Scheme", "scheme_for"]
+
+_SCHEMES: dict[Format, Scheme] = {
+    Format.FP8: Fp8(),
+    Format.FP8_PC_PT: Fp8PerChannel(),
+    Format.NVFP4: Nvfp4(Format.NVFP4),
+    Format.W4A16_NVFP4: Nvfp4(Format.W4A16_NVFP4),
+}
+
+
+def scheme_for(format: Format) -> Scheme:
+    return _SCHEMES[format]
