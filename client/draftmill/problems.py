@@ -1,10 +1,11 @@
 """Named problems: RFC 9457 documents with a stable `type`, and the exception that carries one."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from pydantic import Field, JsonValue
 
 from draftmill._model import Model
+from draftmill.errors import DraftmillError
 
 URN = "urn:draftmill:problem:"
 
@@ -39,8 +40,10 @@ class Problem(Model):
         return self.type.removeprefix(URN)
 
 
-class ProblemError(Exception):
+class ProblemError(DraftmillError):
     """Bad input or a refused operation, with everything a caller needs to mend it."""
+
+    problem: Problem
 
     def __init__(self, slug: str, detail: str, offenders: "tuple[Offender, ...] | list[Offender]" = ()) -> None:
         kind = KINDS[slug]
@@ -49,8 +52,15 @@ class ProblemError(Exception):
         )
         super().__init__(f"{slug}: {detail}")
 
+    @classmethod
+    def from_problem(cls, problem: Problem) -> Self:
+        """The exception for a document that arrived; a newer service may send a type that KINDS lacks."""
+        error = cls.__new__(cls, f"{problem.slug}: {problem.detail}")
+        error.problem = problem
+        return error
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.problem.slug, self.problem.detail, self.problem.offenders))
+        return (type(self).from_problem, (self.problem,))
 
 
 KINDS: dict[str, Kind] = {

@@ -1,0 +1,183 @@
+"""Every call of the API as data: the request to send and how to read its answer. Both clients send these."""
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Generic, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from draftmill.connection import Connection
+from draftmill.errors import ProtocolError
+from draftmill.formats import Format, FormatSpec
+from draftmill.jobs import Job, JobPage, JobSpec, QuantizeOptions, RepoSource
+from draftmill.plans import Family, Plan, Preflight
+from draftmill.problems import Problem, ProblemError
+from draftmill.reports import Artifacts, EventPage, VerifyReport
+from draftmill.states import JobState
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+USER_AGENT = f"draftmill/{metadata.version('draftmill')}"
+# A preflight waits for a worker to read headers from the Hub.
+PREFLIGHT_SECONDS = 120.0
+_FORMATS = TypeAdapter(tuple[FormatSpec, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    method: str
+    path: str
+    parse: Callable[[httpx.Response], T]
+    params: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    repeatable: bool = True
+    """Sending it twice does what sending it once does, so it may be repeated after a lost answer."""
+    read_seconds: float = 30.0
+
+    def request(self, connection: Connection) -> httpx.Request:
+        headers = {"User-Agent": USER_AGENT, "Accept": "application/json", **self.headers}
+        if connection.api_key:
+            headers["Authorization"] = f"Bearer {connection.api_key}"
+        if self.body is not None:
+            headers["Content-Type"] = "application/json"
+        timeout = httpx.Timeout(10.0, read=self.read_seconds)
+        return httpx.Request(
+            self.method,
+            connection.url + self.path,
+            params=self.params or None,
+            headers=headers,
+            content=self.body,
+            extensions={"timeout": timeout.as_dict()},
+        )
+
+
+def raise_for_problem(response: httpx.Response) -> None:
+    """ProblemError for a problem document, ProtocolError for any other answer that is not a success.
+
+    The response's body must have been read.
+    """
+    if response.is_success:
+        return
+    if response.headers.get("content-type", "").startswith("application/problem+json"):
+        try:
+            problem = Problem.model_validate_json(response.content, extra="ignore")
+        except ValidationError as error:
+            raise ProtocolError(f"HTTP {response.status_code} with a problem document that cannot be read") from error
+        raise ProblemError.from_problem(problem)
+    start = response.text[:200].strip()
+    raise ProtocolError(f"{response.url} answered HTTP {response.status_code}, not as Draftmill does: {start}")
+
+
+def _model(model: type[M]) -> Callable[[httpx.Response], M]:
+    # Fields that this version does not know are dropped: a newer service may send more.
+    def parse(response: httpx.Response) -> M:
+        raise_for_problem(response)
+        try:
+            return model.model_validate_json(response.content, extra="ignore")
+        except ValidationError as error:
+            raise ProtocolError(
+                f"{response.url} did not answer a {model.__name__} of this version ({USER_AGENT}): {error}"
+            ) from error
+
+    return parse
+
+
+def _formats(response: httpx.Response) -> tuple[FormatSpec, ...]:
+    raise_for_problem(response)
+    try:
+        return _FORMATS.validate_json(response.content, extra="ignore")
+    except ValidationError as error:
+        raise ProtocolError(f"{response.url} did not answer a list of formats: {error}") from error
+
+
+def job_id(job: Job | str) -> str:
+    return job.id if isinstance(job, Job) else job
+
+
+def _job_path(job: Job | str, *rest: str) -> str:
+    return "/".join(["/v1/jobs", quote(job_id(job), safe=""), *rest])
+
+
+def submit(spec: JobSpec, idempotency_key: str | None = None) -> Call[Job]:
+    headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+    return Call("POST", "/v1/jobs", _model(Job), body=spec.model_dump_json().encode(), headers=headers)
+
+
+def get(job: Job | str) -> Call[Job]:
+    return Call("GET", _job_path(job), _model(Job))
+
+
+def list_jobs(
+    *,
+    state: JobState | None = None,
+    format: Format | None = None,
+    family: Family | None = None,
+    labels: tuple[str, ...] = (),
+    limit: int = 50,
+    cursor: str | None = None,
+) -> Call[JobPage]:
+    """`labels` are `key=value` or `key`; all must hold."""
+    named = {"state": state, "format": format, "family": family, "limit": str(limit), "cursor": cursor}
+    params = [(name, value) for name, value in named.items() if value is not None]
+    return Call("GET", "/v1/jobs", _model(JobPage), params=(*params, *(("label", label) for label in labels)))
+
+
+def cancel(job: Job | str) -> Call[Job]:
+    return Call("POST", _job_path(job, "cancel"), _model(Job), repeatable=False)
+
+
+def retry(job: Job | str) -> Call[Job]:
+    return Call("POST", _job_path(job, "retry"), _model(Job), repeatable=False)
+
+
+def events(job: Job | str, *, after: str = "0", limit: int = 1000) -> Call[EventPage]:
+    params = (("after", after), ("limit", str(limit)))
+    return Call("GET", _job_path(job, "events"), _model(EventPage), params=params)
+
+
+def plan(job: Job | str) -> Call[Plan]:
+    return Call("GET", _job_path(job, "plan"), _model(Plan))
+
+
+def verify(job: Job | str) -> Call[VerifyReport]:
+    return Call("GET", _job_path(job, "verify"), _model(VerifyReport))
+
+
+def artifacts(job: Job | str) -> Call[Artifacts]:
+    return Call("GET", _job_path(job, "artifacts"), _model(Artifacts))
+
+
+def preflight(source: RepoSource, format: Format, quantize: QuantizeOptions) -> Call[Preflight]:
+    spec = JobSpec(source=source, format=format, quantize=quantize)
+    body = spec.model_dump_json(include={"source", "format", "quantize"}).encode()
+    return Call("POST", "/v1/preflight", _model(Preflight), body=body, read_seconds=PREFLIGHT_SECONDS)
+
+
+def formats() -> Call[tuple[FormatSpec, ...]]:
+    return Call("GET", "/v1/formats", _formats)
+
+
+def _nothing(response: httpx.Response) -> None:
+    raise_for_problem(response)
+
+
+def follow(job: Job | str, last_id: str | None) -> Call[None]:
+    """The event stream, to be read as it comes; the service sends a comment at least every 15 seconds."""
+    headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+    if last_id is not None:
+        headers["Last-Event-ID"] = last_id
+    return Call("GET", _job_path(job, "events"), _nothing, headers=headers, read_seconds=45.0)
+
+
+def artifact(job: Job | str, path: str, *, offset: int, etag: str) -> Call[None]:
+    """One file from `offset` on. Where the file is not `etag` any more, the service sends all of it."""
+    headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
+    if offset:
+        headers |= {"Range": f"bytes={offset}-", "If-Range": f'"{etag}"'}
+    return Call("GET", _job_path(job, "artifacts", quote(path)), _nothing, headers=headers)

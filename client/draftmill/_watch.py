@@ -1,0 +1,55 @@
+"""Following a job's event stream over lost connections: the state that both clients share."""
+
+import time
+
+from httpx_sse import ServerSentEvent
+from pydantic import ValidationError
+
+from draftmill import _calls
+from draftmill._calls import Call
+from draftmill._retry import RetryPolicy
+from draftmill.errors import ProtocolError, TransportError
+from draftmill.jobs import Job
+from draftmill.reports import Event
+
+# A stream that stayed open this long was no failure to connect, even when no event came.
+_LASTED_SECONDS = 5.0
+
+
+class Follow:
+    """Which event was seen last, and how often the stream was lost since.
+
+    A stream that ends is no proof that the job did: the caller asks for the job and follows on while it is not done.
+    """
+
+    def __init__(self, job: Job | str, after: str | None, policy: RetryPolicy) -> None:
+        self.job = _calls.job_id(job)
+        self.last_id = after
+        self._policy = policy
+        self._failures = 0
+        self._opened = time.monotonic()
+
+    def call(self) -> Call[None]:
+        self._opened = time.monotonic()
+        return _calls.follow(self.job, self.last_id)
+
+    def take(self, message: ServerSentEvent) -> Event | None:
+        """The event in a message; None for messages without data."""
+        if not message.data:
+            return None
+        try:
+            event = Event.model_validate_json(message.data, extra="ignore")
+        except ValidationError as error:
+            raise ProtocolError(f"the event stream of {self.job} sent something that is no event: {error}") from error
+        self._failures = 0
+        self.last_id = message.id or event.id
+        return event
+
+    def lost(self, error: Exception | None) -> float:
+        """Seconds to wait before connecting again. Raises TransportError when it was lost too often in a row."""
+        if time.monotonic() - self._opened > _LASTED_SECONDS:
+            self._failures = 0
+        self._failures += 1
+        if self._failures > self._policy.attempts:
+            raise TransportError(f"lost the event stream of {self.job} and cannot get it back: {error}") from error
+        return self._policy.pause(self._failures)
