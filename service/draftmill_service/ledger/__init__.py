@@ -1,0 +1,17 @@
+"""The job record in Redis. The only code of the project that talks to Redis, besides Celery's transport."""
+
+from draftmill_service.ledger.errors import LeaseLost, LedgerUnavailable
+from draftmill_service.ledger.ledger import Filters, Gauges, Ledger, Reaped
+from draftmill_service.ledger.worker_ledger import Claim, Signal, WorkerLedger
+
+__all__ = [
+    "Claim",
+    "Filters",
+    "Gauges",
+    "LeaseLost",
+    "Ledger",
+    "LedgerUnavailable",
+    "Reaped",
+    "Signal",
+    "WorkerLedger",
+]

@@ -1,0 +1,56 @@
+"""Names in Redis: keys of the ledger, and what rings the worker.
+
+Everything of the ledger lies under one prefix. The scripts build their keys from the prefix and a job's id, so
+the ledger needs a single Redis server (or a primary with replicas), not a cluster.
+"""
+
+from typing import Final
+
+PREFIX: Final = "draftmill"
+
+JOBS_QUEUE: Final = "draftmill.jobs"
+"""Celery queue of the doorbell; on the Redis transport also the key of the list that holds its messages."""
+LOOK_TASK: Final = "draftmill.look"
+"""Task with one argument, the id of a job to look at."""
+PREFLIGHT_QUEUE: Final = "draftmill.preflight"
+PREFLIGHT_TASK: Final = "draftmill.preflight"
+"""Task with one argument, the id of a preflight to answer."""
+
+MAX_EVENTS: Final = 10_000
+"""About how many events a job's stream keeps; the oldest go first."""
+
+
+class Keys:
+    def __init__(self, prefix: str = PREFIX) -> None:
+        self.prefix = prefix
+        self.all = f"{prefix}:ix:all"
+        """Sorted set of every job id, all scores 0: ids sort by submission. The other indexes are like it."""
+        self.queued = f"{prefix}:queued"
+        """Queued jobs by the time (ms) their doorbell last rang; 0 for at once."""
+        self.leases = f"{prefix}:leases"
+        """Running and canceling jobs by the time (ms) their lease ends."""
+        self.deadlines = f"{prefix}:deadlines"
+        """Jobs not done, by deadline (ms)."""
+        self.reaper = f"{prefix}:reaper"
+        """Token of the process that reaps."""
+
+    def job(self, job_id: str) -> str:
+        """Hash with the job's record; records.py reads it."""
+        return f"{self.prefix}:job:{job_id}"
+
+    def events(self, job_id: str) -> str:
+        return f"{self.prefix}:events:{job_id}"
+
+    def tombstone(self, job_id: str) -> str:
+        """Set when retention removed the job."""
+        return f"{self.prefix}:tombstone:{job_id}"
+
+    def index(self, dimension: str, value: str) -> str:
+        """`dimension` is state, format, family or label; a label's value is `key` or `key=value`."""
+        return f"{self.prefix}:ix:{dimension}:{value}"
+
+    def preflight(self, preflight_id: str) -> str:
+        return f"{self.prefix}:preflight:{preflight_id}"
+
+    def preflight_answer(self, preflight_id: str) -> str:
+        return f"{self.prefix}:preflight:{preflight_id}:answer"

@@ -1,0 +1,318 @@
+"""The service's side of the ledger: asynchronous."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, cast
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from redis.commands.core import AsyncScript
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from draftmill.digests import digest
+from draftmill.formats import Format
+from draftmill.jobs import JOB_ID, Job, JobPage, JobSpec
+from draftmill.plans import Preflight
+from draftmill.problems import ProblemError
+from draftmill.reports import Event, EventPage
+from draftmill.states import JobState
+from draftmill_service.ledger import cursors, records, scripts
+from draftmill_service.ledger.errors import LedgerUnavailable
+from draftmill_service.ledger.keys import JOBS_QUEUE, PREFIX, Keys
+
+T = TypeVar("T")
+
+IDEMPOTENCY_SECONDS = 24 * 3600
+"""How long an Idempotency-Key is remembered."""
+PREFLIGHT_SECONDS = 120
+"""How long a preflight waits for a worker to take it."""
+_NONCE_SECONDS = 60
+_SCAN = 2000
+_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which jobs to list. Labels are `key` or `key=value`; all must hold."""
+
+    state: JobState | None = None
+    format: Format | None = None
+    family: str | None = None
+    labels: tuple[str, ...] = ()
+
+    def terms(self) -> list[tuple[str, str]]:
+        single = (("state", self.state), ("format", self.format), ("family", self.family))
+        return [(name, str(value)) for name, value in single if value is not None] + [
+            ("label", label) for label in sorted(set(self.labels))
+        ]
+
+
+class Reaped(NamedTuple):
+    """Ids of jobs whose worker was lost or whose deadline passed, by what became of them."""
+
+    queued: list[str]
+    failed: list[str]
+    canceled: list[str]
+    expired: list[str]
+
+
+class Gauges(NamedTuple):
+    states: dict[JobState, int]
+    oldest_queued_seconds: float
+    """Age of the oldest queued job since it was queued; 0 when there is none."""
+    doorbells: int
+    """Messages that no worker has taken."""
+
+
+def _labels(spec: JobSpec) -> list[str]:
+    return [term for key, value in spec.labels.items() for term in (key, f"{key}={value}")]
+
+
+class Ledger:
+    """Jobs, as the API and the reaper see them.
+
+    Every method raises LedgerUnavailable when Redis does not answer within `patience` seconds.
+    """
+
+    def __init__(self, redis: "Redis", prefix: str = PREFIX, *, patience: float = 1.8) -> None:
+        """`redis` decodes responses, as the one that `connect` makes."""
+        self._redis = redis
+        self._keys = Keys(prefix)
+        self._patience = patience
+        self._scripts: dict[str, AsyncScript] = {}
+
+    @classmethod
+    def connect(cls, url: str, *, prefix: str = PREFIX, patience: float = 1.8) -> "Ledger":
+        redis = Redis.from_url(
+            url,
+            decode_responses=True,
+            retry=Retry(ExponentialBackoff(cap=0.4, base=0.05), retries=4),
+            socket_connect_timeout=1.0,
+            # Longer than a blocking read; `patience` bounds the rest.
+            socket_timeout=10.0,
+        )
+        return cls(redis, prefix, patience=patience)
+
+    async def close(self) -> None:
+        await self._redis.aclose()
+
+    async def _ask(self, answer: Awaitable[T], patience: float | None = None) -> T:
+        try:
+            async with asyncio.timeout(self._patience if patience is None else patience):
+                return await answer
+        except (RedisConnectionError, RedisTimeoutError, TimeoutError) as error:
+            raise LedgerUnavailable("Redis does not answer") from error
+
+    async def _run(self, name: str, *args: Any) -> Any:
+        script = self._scripts.get(name)
+        if script is None:
+            script = self._scripts[name] = self._redis.register_script(scripts.load(name))
+        return await self._ask(script(args=[self._keys.prefix, *args]))
+
+    async def ping(self) -> None:
+        await self._ask(cast("Awaitable[bool]", self._redis.ping()))
+
+    async def submit(self, spec: JobSpec, *, owner: str, idempotency_key: str | None = None) -> tuple[Job, bool]:
+        """Queue a job. The flag is False when the key was used before with the same spec; the job is that one then.
+
+        ProblemError("idempotency-mismatch") when it was used with another. Keys are per owner.
+        """
+        # Without a key the randomness stands in, so that a retry after a lost reply makes no second job.
+        random = "".join(secrets.choice(_DIGITS) for _ in range(12))
+        by_key = idempotency_key is not None
+        name = digest([owner, idempotency_key]) if by_key else f"once:{random}"
+        answer = await self._run(
+            "submit",
+            name,
+            (IDEMPOTENCY_SECONDS if by_key else _NONCE_SECONDS) * 1000,
+            digest(spec),
+            owner,
+            spec.model_dump_json(),
+            spec.format,
+            "" if spec.deadline is None else records.milliseconds(spec.deadline),
+            random,
+            *_labels(spec),
+        )
+        if answer[0] == "mismatch":
+            raise ProblemError("idempotency-mismatch", "the Idempotency-Key belongs to a job with another spec")
+        if answer[0] == "created":
+            queued = {JobState.QUEUED: records.instant(answer[2])}
+            return Job(id=answer[1], state=JobState.QUEUED, spec=spec, timestamps=queued), True
+        job = await self.get(answer[1])
+        if job is None:
+            raise ProblemError("expired", "the job of this Idempotency-Key was removed by retention")
+        return job, not by_key
+
+    async def get(self, job_id: str) -> Job | None:
+        if not JOB_ID.fullmatch(job_id):
+            return None
+        record = await self._ask(cast("Awaitable[dict[str, str]]", self._redis.hgetall(self._keys.job(job_id))))
+        return records.job(job_id, record) if record else None
+
+    async def removed(self, job_id: str) -> bool:
+        """Whether there was such a job, and retention removed it."""
+        return bool(await self._ask(self._redis.exists(self._keys.tombstone(job_id))))
+
+    async def list(self, filters: Filters, *, cursor: str | None = None, limit: int = 50) -> JobPage:
+        """Newest first. Raises ProblemError("invalid-cursor")."""
+        terms = filters.terms()
+        before = "" if cursor is None else cursors.read(terms, cursor)
+        indexes = [self._keys.index(*term) for term in terms] or [self._keys.all]
+        found: list[str] = []
+        while len(found) <= limit:
+            ids, before = await self._run("list", limit + 1 - len(found), before, _SCAN, *indexes)
+            found += ids
+            if not before:
+                break
+        pipe = self._redis.pipeline(transaction=False)
+        for job_id in found[:limit]:
+            pipe.hgetall(self._keys.job(job_id))
+        answers = await self._ask(pipe.execute())
+        # A job can be removed between the two calls.
+        items = [records.job(job_id, record) for job_id, record in zip(found, answers, strict=False) if record]
+        more = cursors.make(terms, found[limit - 1]) if len(found) > limit else None
+        return JobPage(items=tuple(items), next_cursor=more)
+
+    async def cancel(self, job_id: str) -> Job:
+        """A queued job is canceled at once, a running one is told to stop. Canceling twice is no fault.
+
+        ProblemError: not-found, expired; conflict when it ended otherwise.
+        """
+        before = await self._run("cancel", job_id)
+        job = await self._existing(job_id)
+        if before in {JobState.SUCCEEDED, JobState.FAILED, JobState.EXPIRED}:
+            raise ProblemError("conflict", f"the job is done: {before}")
+        return job
+
+    async def retry(self, job_id: str) -> Job:
+        """Queue a job again that failed, was canceled or expired. A deadline that has passed no longer binds it.
+
+        ProblemError: not-found, expired; conflict when it is not done or has succeeded.
+        """
+        before = await self._run("retry", job_id)
+        job = await self._existing(job_id)
+        if before not in {JobState.FAILED, JobState.CANCELED, JobState.EXPIRED}:
+            raise ProblemError("conflict", f"only a job that is done and did not succeed can be retried: {before}")
+        return job
+
+    async def _existing(self, job_id: str) -> Job:
+        job = await self.get(job_id)
+        if job is None:
+            raise await self.missing(job_id)
+        return job
+
+    async def missing(self, job_id: str) -> ProblemError:
+        """The problem to raise for a job that `get` does not find."""
+        if JOB_ID.fullmatch(job_id) and await self.removed(job_id):
+            return ProblemError("expired", f"job {job_id} was removed by retention")
+        return ProblemError("not-found", "there is no job of this id")
+
+    async def events(self, job_id: str, after: str = "0", limit: int = 1000) -> EventPage:
+        """Events behind the stream id `after`, oldest first."""
+        entries = await self._ask(self._redis.xrange(self._keys.events(job_id), min=f"({after}", count=limit))
+        items = tuple(records.event(job_id, entry_id, fields) for entry_id, fields in entries)
+        return EventPage(items=items, last_id=items[-1].id if items else after)
+
+    async def follow(self, job_id: str, after: str = "0", idle_seconds: float = 5.0) -> AsyncIterator[Event | None]:
+        """Events behind `after` as they come, to the end of the job; None whenever `idle_seconds` passed without one.
+
+        A Redis that goes away is waited for. Ends also when the job is removed.
+        """
+        while True:
+            try:
+                batch = await self._next_events(job_id, after, idle_seconds)
+                for event in batch:
+                    after = event.id
+                    yield event
+                if not batch:
+                    yield None
+                if await self._over(job_id, after):
+                    return
+            except LedgerUnavailable:
+                yield None
+                await asyncio.sleep(0.5)
+
+    async def _next_events(self, job_id: str, after: str, idle_seconds: float) -> tuple[Event, ...]:
+        key = self._keys.events(job_id)
+        read = self._redis.xread({key: after}, count=500, block=max(1, round(idle_seconds * 1000)))
+        streams = await self._ask(read, self._patience + idle_seconds)
+        entries = streams[0][1] if streams else []
+        return tuple(records.event(job_id, entry_id, fields) for entry_id, fields in entries)
+
+    async def _over(self, job_id: str, after: str) -> bool:
+        """Whether the job is done and nothing is left behind `after`. A retried job goes on."""
+        job = await self.get(job_id)
+        if job is None:
+            return True
+        return job.done and not (await self.events(job_id, after, limit=1)).items
+
+    async def reap(self, max_attempts: int, limit: int = 100) -> Reaped:
+        """Take jobs from lost workers: queue them again, or fail them when `max_attempts` attempts were lost; end what
+        was canceling; expire what is past its deadline."""
+        return Reaped(*await self._run("reap", max_attempts, limit))
+
+    async def due_for_doorbell(self, ring_seconds: float, limit: int = 500, queue: str = JOBS_QUEUE) -> Sequence[str]:
+        """Queued jobs whose doorbell rang more than `ring_seconds` ago and whose message is gone; counts as rung now.
+
+        `queue` is the broker's list of messages not yet taken.
+        """
+        ids: Sequence[str] = await self._run("due", queue, round(ring_seconds * 1000), limit)
+        return ids
+
+    async def lead(self, token: str, seconds: float) -> bool:
+        """Be, or stay, the one process that reaps, for `seconds`."""
+        return bool(await self._run("lead", token, round(seconds * 1000)))
+
+    async def resign(self, token: str) -> None:
+        await self._run("resign", token)
+
+    async def remove(self, job_id: str) -> None:
+        """Retention: forget a done job, for good, and remember that there was one.
+
+        ProblemError: not-found, expired; conflict when it is not done.
+        """
+        job = await self._existing(job_id)
+        if await self._run("remove", job_id, *_labels(job.spec)) == 0:
+            raise ProblemError("conflict", "a job that is not done cannot be removed")
+
+    async def ask_preflight(self, spec: JobSpec) -> str:
+        """Put a question for a worker; the id rings it and finds the answer."""
+        preflight_id = secrets.token_hex(16)
+        key = self._keys.preflight(preflight_id)
+        pipe = self._redis.pipeline()
+        pipe.hset(key, mapping={"spec": spec.model_dump_json()})
+        pipe.expire(key, PREFLIGHT_SECONDS)
+        await self._ask(pipe.execute())
+        return preflight_id
+
+    async def preflight_answer(self, preflight_id: str, timeout: float) -> Preflight | None:
+        """The answer, or None when no worker gave one within `timeout` seconds."""
+        key = self._keys.preflight_answer(preflight_id)
+        deadline = asyncio.get_running_loop().time() + timeout
+        while (left := deadline - asyncio.get_running_loop().time()) > 0:
+            block = min(left, 5.0)
+            read = self._redis.xread({key: "0"}, block=max(1, round(block * 1000)))
+            streams = await self._ask(read, self._patience + block)
+            if streams:
+                return Preflight.model_validate_json(streams[0][1][0][1]["answer"])
+        return None
+
+    async def gauges(self) -> Gauges:
+        pipe = self._redis.pipeline(transaction=False)
+        for state in JobState:
+            pipe.zcard(self._keys.index("state", state))
+        pipe.llen(JOBS_QUEUE)
+        pipe.zrange(self._keys.index("state", JobState.QUEUED), 0, 0)
+        pipe.time()
+        *counts, doorbells, oldest, now = await self._ask(pipe.execute())
+        age = 0.0
+        if oldest:
+            since = await self._ask(
+                cast("Awaitable[str | None]", self._redis.hget(self._keys.job(oldest[0]), "t:queued"))
+            )
+            age = max(0.0, now[0] + now[1] / 1e6 - int(since) / 1000) if since else 0.0
+        return Gauges(dict(zip(JobState, counts, strict=True)), age, doorbells)

@@ -1,0 +1,92 @@
+"""From what Redis holds to the wire models.
+
+A job's hash: state, owner, spec, format, created, attempt, fence, lost, nonce, deadline, resolved, family, cached,
+summary, reason, problem, `t:<state>` and, for attempt n, `a:<n>:worker|started|ended|outcome` and
+`a:<n>:<stage>:state|started|ended|progress`. Times are milliseconds since 1970 by Redis' clock; documents are JSON.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from draftmill.jobs import Attempt, Job, JobSpec, Progress, ResolvedSpec, StageRecord, Summary
+from draftmill.problems import Problem
+from draftmill.reports import Event, EventKind
+from draftmill.states import JobState, Reason, Stage, StageState
+
+
+def instant(milliseconds: str | int) -> datetime:
+    return datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
+
+
+def milliseconds(value: datetime) -> int:
+    return round(value.timestamp() * 1000)
+
+
+def pairs(flat: list[str]) -> dict[str, str]:
+    """HGETALL as a script returns it."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _maybe_instant(value: str | None) -> datetime | None:
+    return None if value is None else instant(value)
+
+
+def _stages(record: Mapping[str, str], attempt: int) -> tuple[StageRecord, ...]:
+    stages = []
+    for stage in Stage:
+        at = f"a:{attempt}:{stage}:"
+        progress = record.get(at + "progress")
+        if (state := record.get(at + "state")) is not None:
+            stages.append(
+                StageRecord(
+                    name=stage,
+                    state=StageState(state),
+                    progress=None if progress is None else Progress.model_validate_json(progress),
+                    started_at=_maybe_instant(record.get(at + "started")),
+                    ended_at=_maybe_instant(record.get(at + "ended")),
+                )
+            )
+    return tuple(stages)
+
+
+def _attempts(record: Mapping[str, str]) -> tuple[Attempt, ...]:
+    return tuple(
+        Attempt(
+            number=number,
+            worker=record[f"a:{number}:worker"],
+            started_at=instant(record[f"a:{number}:started"]),
+            ended_at=_maybe_instant(record.get(f"a:{number}:ended")),
+            outcome=cast("Any", record.get(f"a:{number}:outcome")),
+            stages=_stages(record, number),
+        )
+        for number in range(1, int(record["attempt"]) + 1)
+    )
+
+
+def job(job_id: str, record: Mapping[str, str]) -> Job:
+    resolved, summary, problem = record.get("resolved"), record.get("summary"), record.get("problem")
+    reason = record.get("reason")
+    return Job(
+        id=job_id,
+        state=JobState(record["state"]),
+        reason=None if reason is None else Reason(reason),
+        problem=None if problem is None else Problem.model_validate_json(problem),
+        spec=JobSpec.model_validate_json(record["spec"]),
+        resolved_spec=None if resolved is None else ResolvedSpec.model_validate_json(resolved),
+        cached=record.get("cached") == "1",
+        summary=None if summary is None else Summary.model_validate_json(summary),
+        attempts=_attempts(record),
+        timestamps={state: instant(at) for state in JobState if (at := record.get(f"t:{state}")) is not None},
+    )
+
+
+def event(job_id: str, entry_id: str, fields: Mapping[str, str]) -> Event:
+    return Event(
+        id=entry_id,
+        job=job_id,
+        time=instant(entry_id.partition("-")[0]),
+        kind=EventKind(fields["kind"]),
+        data=json.loads(fields["data"]),
+    )

@@ -1,0 +1,47 @@
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from draftmill_service.ledger import Ledger, WorkerLedger
+from tests.redis_server import RedisServer
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One real server for the run, without persistence. Tests share it: use `clean_redis` for an empty one."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture
+def clean_redis(redis_url: str) -> str:
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()
+    return redis_url
+
+
+@pytest.fixture
+def durable_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server of the test's own that survives kill -9: append-only file, synced before each reply."""
+    server = RedisServer(tmp_path, append_only=True)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def ledger(clean_redis: str) -> AsyncIterator[Ledger]:
+    ledger = Ledger.connect(clean_redis)
+    yield ledger
+    await ledger.close()
+
+
+@pytest.fixture
+def worker(clean_redis: str) -> Iterator[WorkerLedger]:
+    worker = WorkerLedger.connect(clean_redis)
+    yield worker
+    worker.close()
