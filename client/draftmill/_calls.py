@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from draftmill.connection import Connection
 from draftmill.errors import ProtocolError
 from draftmill.formats import Format, FormatSpec
-from draftmill.jobs import Job, JobPage, JobSpec, QuantizeOptions, RepoSource
+from draftmill.jobs import Job, JobPage, JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Family, Plan, Preflight
 from draftmill.problems import Problem, ProblemError
 from draftmill.reports import Artifacts, EventPage, VerifyReport
@@ -153,7 +153,7 @@ def artifacts(job: Job | str) -> Call[Artifacts]:
     return Call("GET", _job_path(job, "artifacts"), _model(Artifacts))
 
 
-def preflight(source: RepoSource, format: Format, quantize: QuantizeOptions) -> Call[Preflight]:
+def preflight(source: RepoSource | PathSource, format: Format, quantize: QuantizeOptions) -> Call[Preflight]:
     spec = JobSpec(source=source, format=format, quantize=quantize)
     body = spec.model_dump_json(include={"source", "format", "quantize"}).encode()
     return Call("POST", "/v1/preflight", _model(Preflight), body=body, read_seconds=PREFLIGHT_SECONDS)

@@ -21,7 +21,7 @@ from draftmill._watch import Follow
 from draftmill.connection import find_connection
 from draftmill.errors import TransportError
 from draftmill.formats import Format, FormatSpec
-from draftmill.jobs import Job, JobSpec, QuantizeOptions, RepoSource
+from draftmill.jobs import Job, JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Family, Plan, Preflight
 from draftmill.reports import Artifacts, Event, EventPage, ManifestFile, VerifyReport
 from draftmill.states import JobState
@@ -215,7 +215,7 @@ class AsyncClient:
 
     async def preflight(
         self,
-        source: RepoSource,
+        source: RepoSource | PathSource,
         format: Format,
         quantize: QuantizeOptions = QuantizeOptions(),  # noqa: B008 -- immutable
     ) -> Preflight:

@@ -1,0 +1,5 @@
+"""The command line. `draftmill.cli:main` is the console script."""
+
+from draftmill.cli.main import main
+
+__all__ = ["main"]

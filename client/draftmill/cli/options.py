@@ -1,0 +1,32 @@
+"""Options that several commands share."""
+
+from typing import Annotated
+
+import typer
+
+from draftmill.formats import FORMATS
+
+_FORMATS = ", ".join(FORMATS)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (or JSON lines) instead of text.")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="REPO|PATH",
+        help="A Hub repository (org/drafter), or a checkpoint folder on the service's machine (starts with / . or ~).",
+    ),
+]
+FormatName = Annotated[str, typer.Option("--format", "-f", metavar="FORMAT", help=f"One of {_FORMATS}.")]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the repository.  [default: main]")]
+Exclude = Annotated[
+    list[str], typer.Option(metavar="PATTERN", help="Keep tensors whose names match, such as '*fc*'. May be repeated.")
+]
+LmHead = Annotated[bool, typer.Option("--lm-head", help="Quantize the drafter's own lm_head too.")]
+Scales = Annotated[
+    str,
+    typer.Option(
+        metavar="fused|reference", help="`fused` shares a scale among siblings that engines fuse; `reference` does not."
+    ),
+]
+Dtype = Annotated[str, typer.Option(metavar="bfloat16|float16|keep", help="What kept floating tensors are cast to.")]

@@ -1,0 +1,95 @@
+"""`draftmill submit` and `draftmill preflight`."""
+
+from typing import Annotated
+
+import typer
+
+from draftmill.cli import text
+from draftmill.cli.exits import ExitCode
+from draftmill.cli.options import Dtype, Exclude, FormatName, Json, LmHead, Revision, Scales, Source
+from draftmill.cli.output import Output, size
+from draftmill.cli.request import Request, job_spec
+from draftmill.cli.watching import watch
+from draftmill.client import Client
+from draftmill.problems import ProblemError
+
+
+def submit(
+    source: Source,
+    *,
+    format: FormatName,
+    revision: Revision = None,
+    exclude: Exclude = [],  # noqa: B006 -- typer copies it
+    lm_head: LmHead = False,
+    scales: Scales = "fused",
+    dtype: Dtype = "bfloat16",
+    label: Annotated[
+        list[str], typer.Option(metavar="KEY=VALUE", help="A label to find the job by. May be repeated.")
+    ] = [],  # noqa: B006
+    deadline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="The job expires when it is not done by then: 30m, 2h, 1d, or a time with zone."
+        ),
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="The same key again gives the same job, not another.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Watch the job to its end; the exit code is its outcome.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Queue a job that quantizes a drafter.
+
+    \b
+    Examples:
+      draftmill submit org/drafter --format fp8_pc_pt --wait
+      draftmill submit org/drafter -f nvfp4 --revision v2 --exclude '*fc*' --label team=serving
+      draftmill submit ./outputs/run-7 -f fp8 --deadline 2h --json
+    """
+    output = Output(json)
+    spec = job_spec(Request(source, format, revision, tuple(exclude), lm_head, scales, dtype, tuple(label), deadline))
+    with Client() as client:
+        job = client.submit(spec, idempotency_key=idempotency_key)
+        if not wait:
+            output.result(job, f"{job.id} {job.state}")
+            output.note(f"Watch it: draftmill jobs watch {job.id}")
+            return
+        output.note(f"{job.id} {job.state}")
+        ended, code = watch(client, job, output, json_lines=False)
+    if ended is not None:
+        output.result(ended, *text.job_lines(ended))
+    raise typer.Exit(code)
+
+
+def preflight(
+    source: Source,
+    *,
+    format: FormatName,
+    revision: Revision = None,
+    exclude: Exclude = [],  # noqa: B006 -- typer copies it
+    lm_head: LmHead = False,
+    scales: Scales = "fused",
+    dtype: Dtype = "bfloat16",
+    json: Json = False,
+) -> None:
+    """Say what a job would do, from the repository's headers alone; no weights are downloaded.
+
+    \b
+    Example:
+      draftmill preflight org/drafter --format nvfp4
+    """
+    output = Output(json)
+    spec = job_spec(Request(source, format, revision, tuple(exclude), lm_head, scales, dtype))
+    with Client() as client:
+        answer = client.preflight(spec.source, spec.format, spec.quantize)
+    if answer.problem is not None:
+        if json:
+            output.result(answer)
+        output.complain(ProblemError.from_problem(answer.problem))
+        raise typer.Exit(ExitCode.PROBLEM)
+    lines = [] if answer.commit is None else [f"commit {answer.commit}"]
+    if answer.download_bytes is not None:
+        lines.append(f"a job downloads {size(answer.download_bytes)}")
+    output.result(answer, *lines, *(text.plan_lines(answer.plan) if answer.plan else []))
