@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from draftmill.problems import Offender, ProblemError
+from draftmill_worker.checkpoint.auto_map import auto_map_files
 from draftmill_worker.checkpoint.config import MAX_CONFIG_BYTES, MAX_INDEX_BYTES, load_object
 from draftmill_worker.checkpoint.findings import Findings
 from draftmill_worker.checkpoint.headers import TensorInfo, read_header
@@ -67,6 +68,7 @@ def from_headers(
         offender = Offender(where=CONFIG, message="the file is not there")
         raise ProblemError("malformed-config", "there is no config.json", [offender])
     parsed = load_object(config, CONFIG)
+    auto_map_files(parsed, CONFIG)  # a path that leaves the folder is refused before anything is read
     if not headers:
         raise _no_weights(siblings)
     weight_map = None if index is None else _weight_map(load_object(index, INDEX, MAX_INDEX_BYTES))

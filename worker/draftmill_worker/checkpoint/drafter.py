@@ -1,9 +1,31 @@
-"""A drafter: what a checkpoint's tensors and configuration say together, normalised."""
+"""A drafter: what a checkpoint's tensors and configuration say together, and how an engine builds it."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from draftmill.plans import Family, Head
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module with a weight matrix, as the engine builds it: several checkpoint modules may be fused into it."""
+
+    name: str
+    """In checkpoint name space; by the fused name where modules are fused: `layers.0.self_attn.qkv_proj`."""
+    members: tuple[str, ...]
+    """Checkpoint modules whose weights it holds; none where the checkpoint stores no weight for it."""
+    runtime: tuple[str, ...]
+    """Names the engine asks its quantization config for, with `{layer}` where the layer's number goes."""
+    layer: int | None = None
+    """Number of the draft layer it is in, from 0."""
+    keep: str | None = None
+    """Why it is never quantized; None for a module that can be."""
+    opt_in: bool = False
+    """Quantized only when the caller asks for it."""
+
+    @property
+    def fused(self) -> bool:
+        return len(self.members) > 1
 
 
 @dataclass(frozen=True)
@@ -16,12 +38,30 @@ class Drafter:
     hidden_size: int
     vocab_size: int
     draft_vocab_size: int | None
-    """Rows of the draft head where it has a vocabulary of its own size."""
+    """Rows of the draft head where the configuration names them."""
     target_layer_ids: tuple[int, ...] | None
+    """As the configuration counts them: from 0 for dflash and dspark, engine's auxiliary ids for eagle3."""
     block_size: int | None
     mask_token_id: int | None
     target_num_layers: int | None
-    """Decoder layers of the target, where the configuration says so. The engine offsets draft layers by it."""
+    """Decoder layers of the target, where the configuration says so."""
     config: dict[str, Any]
     """The original configuration."""
+    engine_class: str
+    """vLLM's class for it."""
+    modules: tuple[Module, ...]
+    """Every module with a weight matrix, stored or built, in checkpoint order."""
+    offset_layers: bool = False
+    """True where the engine counts draft layers on from the target's last one."""
+    engine_offsets_ignore: bool = False
+    """True where the engine itself adds that offset to bare `layers.N` patterns of `ignore`."""
+    lm_head_refusal: str | None = None
+    """Why lm_head cannot be quantized; None when it can."""
+    float32_modules: tuple[str, ...] = ()
+    """Modules the engine computes in fp32: stored fp32 stays."""
     warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def min_target_layers(self) -> int:
+        """The fewest decoder layers the target can have, given the layers the drafter taps."""
+        return self.target_num_layers or max(self.target_layer_ids or (0,)) or 1
