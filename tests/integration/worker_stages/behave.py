@@ -1,0 +1,107 @@
+"""How a test stage behaves: what a label named after the stage asks for, then its canned result."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from draftmill.digests import digest
+from draftmill.problems import ProblemError
+from draftmill_worker.stage import Reporter, Run, StageRequest
+
+DAEMON = "import os, signal; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); signal.pause()"
+
+
+def hang() -> None:
+    """Ignore what can be ignored, and stay."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+    while True:
+        signal.pause()
+
+
+def _daemons() -> None:
+    """Two processes that left: one in a session of its own, one orphaned from a session of its own."""
+    subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+    subprocess.run([sys.executable, "-c", DAEMON], check=True)
+
+
+def _problem() -> None:
+    raise ProblemError("shape-mismatch", "as the test wants")
+
+
+def _bug() -> None:
+    raise KeyError("as the test wants")
+
+
+def _full() -> None:
+    raise OSError(errno.ENOSPC, "as the test wants")
+
+
+def _progress(report: Reporter) -> None:
+    for done in range(1001):
+        report.progress(done, 1000, "tensors")
+    report.log("warning", "a thousand of them")
+
+
+def _token(report: Reporter) -> None:
+    report.log("info", f"HF_TOKEN {'is' if 'HF_TOKEN' in os.environ else 'is not'} set")
+
+
+def _flood(report: Reporter) -> None:
+    for _ in range(20_000):
+        report.log("info", "x" * 4000)
+
+
+ACTS: dict[str, Callable[[], object]] = {
+    "": lambda: None,
+    "hang": hang,
+    "crash": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exit": lambda: os._exit(3),
+    "daemons": _daemons,
+    "daemons-hang": lambda: (_daemons(), hang()),
+    "problem": _problem,
+    "bug": _bug,
+    "full": _full,
+}
+REPORTS: dict[str, Callable[[Reporter], object]] = {"progress": _progress, "token": _token, "flood": _flood}
+
+
+def behave(request: StageRequest, report: Reporter) -> None:
+    act = request.spec.labels.get(request.stage.value, "")
+    if act.endswith("-once") and request.attempt > 1:
+        return
+    act = act.removesuffix("-once")
+    if act in REPORTS:
+        REPORTS[act](report)
+    else:
+        ACTS[act]()
+
+
+def _summary() -> dict[str, Any]:
+    names = ("source_bytes", "variant_bytes", "tensors_quantized", "tensors_kept")
+    checks = ("checks_passed", "checks_warned", "checks_failed")
+    return dict.fromkeys((*names, *checks), 1)
+
+
+def _canned(request: StageRequest) -> dict[str, Any]:
+    resolved = {
+        "source": {"repo": "a/b", "commit": "0" * 40, "manifest_sha256": digest("m")},
+        "format": request.spec.format,
+        "quantize": request.spec.quantize.model_dump(mode="json"),
+        "family": "eagle3",
+        "quantizer": "q",
+        "variant": digest("v"),
+    }
+    cached = request.spec.labels.get("cached") == "yes"
+    return {"resolved_spec": resolved, "cached": cached, "summary": _summary(), "stage": request.stage.value}
+
+
+def small() -> Run:
+    def run(request: StageRequest, report: Reporter) -> dict[str, Any]:
+        behave(request, report)
+        return _canned(request)
+
+    return run

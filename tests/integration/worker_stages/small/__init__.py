@@ -1,0 +1,3 @@
+"""Stages that do no work of their own, so that the template needs no imports."""
+
+PRELOAD = ()

@@ -1,0 +1,22 @@
+"""The order of the stages, and what the end of one means for the job."""
+
+from draftmill.problems import Problem
+from draftmill.states import Reason, Stage
+
+ORDER = tuple(Stage)
+
+_REASONS = {
+    Stage.PULL: Reason.PULL_FAILED,
+    Stage.PLAN: Reason.PLAN_REFUSED,
+    Stage.QUANTIZE: Reason.QUANTIZE_FAILED,
+    Stage.ASSEMBLE: Reason.ASSEMBLE_FAILED,
+    Stage.VERIFY: Reason.VERIFY_FAILED,
+    Stage.SEAL: Reason.SEAL_FAILED,
+}
+SECRETS: dict[Stage, tuple[str, ...]] = {Stage.PULL: ("HF_TOKEN",)}
+"""Environment variables that a stage is handed; no other stage has them."""
+
+
+def reason(stage: Stage, problem: Problem) -> Reason:
+    """Why a job failed whose stage ended with a problem."""
+    return Reason.INTERNAL if problem.slug == "internal" else _REASONS[stage]

@@ -1,0 +1,82 @@
+"""The worker's settings, read once from the environment."""
+
+import os
+from pathlib import Path
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from draftmill._model import Model
+from draftmill.states import Stage
+
+HUB = "https://huggingface.co"
+
+
+class StageSettings(Model):
+    """The part a stage process sees. It is written to request.json, so nothing in here is secret."""
+
+    hub_endpoint: str = HUB
+    allowed_roots: tuple[Path, ...] = ()
+    """Folders that a `path` source may lie under."""
+    disk_budget_bytes: int | None = None
+    stall_seconds: float = 60.0
+    """A download that gains no byte for this long is given up."""
+    link_local: bool = False
+    """Hard-link a `path` source instead of copying it."""
+    threads: int = 1
+
+
+def _threads() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", HUB)
+
+
+class WorkerSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="DRAFTMILL_", frozen=True, extra="ignore")
+
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    data_dir: Path = Path("data")
+    hub_endpoint: str = Field(default_factory=_endpoint)
+    allowed_roots: str = ""
+    """Separated as PATH is."""
+    disk_budget_bytes: int | None = None
+    stall_seconds: float = Field(default=60.0, gt=0)
+    link_local: bool = False
+    threads: int = Field(default_factory=_threads, ge=1)
+
+    lease_seconds: float = Field(default=10.0, gt=0)
+    ledger_patience_seconds: float = Field(default=60.0, ge=0)
+    """A job goes on for this long while the ledger cannot be reached: nobody else can claim it meanwhile."""
+    stage_seconds: float = Field(default=3600.0, gt=0)
+    """Deadline of every stage but pull."""
+    pull_seconds: float = Field(default=6 * 3600.0, gt=0)
+    """Deadline of pull, which has its own watchdog for a stalled download."""
+    drain_seconds: float = Field(default=8.0, ge=0)
+    """How long a job may go on after SIGTERM before it is handed back. Container runtimes kill after 10 s."""
+    template_seconds: float = Field(default=180.0, gt=0)
+    """How long a stage waits for the template to have its imports done."""
+    preflight_seconds: float = Field(default=60.0, gt=0)
+    stages: str = "draftmill_worker.stages"
+    """Package that holds one module per stage."""
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.absolute()
+
+    def for_stages(self) -> StageSettings:
+        return StageSettings(
+            hub_endpoint=self.hub_endpoint,
+            allowed_roots=tuple(Path(root) for root in self.allowed_roots.split(os.pathsep) if root),
+            disk_budget_bytes=self.disk_budget_bytes,
+            stall_seconds=self.stall_seconds,
+            link_local=self.link_local,
+            threads=self.threads,
+        )
+
+    def deadline(self, stage: Stage) -> float:
+        """Seconds the stage may take."""
+        return self.pull_seconds if stage is Stage.PULL else self.stage_seconds
