@@ -2,6 +2,7 @@
 
 from draftmill_worker.checkpoint.checkpoint import Checkpoint
 from draftmill_worker.checkpoint.findings import Findings
+from draftmill_worker.checkpoint.headers import DTYPE_BYTES, FLOAT_DTYPES
 
 _CONFIG_KEYS = ("quantization_config", "compression_config")
 _SECTIONS = ("text_config", "transformer_layer_config")
@@ -18,7 +19,7 @@ _SUFFIXES = (
     ".g_idx",
     ".scales",
 )
-_PACKED_DTYPES = ("F8_E4M3", "F8_E5M2", "F8_E8M0", "U8", "I8")
+_PACKED_DTYPES = DTYPE_BYTES.keys() - FLOAT_DTYPES
 
 
 def refuse_quantized(checkpoint: Checkpoint) -> None:

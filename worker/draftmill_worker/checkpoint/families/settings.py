@@ -8,7 +8,7 @@ from draftmill_worker.checkpoint.findings import Findings
 
 # No count, size or token id of a real model comes near.
 LIMIT = 1 << 31
-MAX_LAYERS = 4096
+MAX_LAYERS = 512
 
 
 @dataclass(frozen=True)

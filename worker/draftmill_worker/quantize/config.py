@@ -1,0 +1,60 @@
+"""The quantization configuration an engine reads, in both places it may look."""
+
+from importlib.metadata import version
+from typing import Any
+
+from draftmill.formats import FORMATS, FormatSpec
+from draftmill.plans import Plan
+from draftmill_worker.quantize.ignore import ignore_list
+
+__all__ = ["hf_quant_config", "ignore_list", "quantization_config"]
+
+
+def quantization_config(plan: Plan) -> dict[str, Any]:
+    """config.json's `quantization_config`, flat. vLLM dispatches on quant_method and quant_algo and reads `ignore`."""
+    spec = FORMATS[plan.format]
+    config = {
+        "quant_method": spec.quant_method,
+        "quant_algo": spec.quant_algo,
+        "config_groups": {"group_0": _group(spec)},
+        "ignore": list(plan.ignore),
+        "kv_cache_scheme": None,
+        "producer": _producer(),
+    }
+    return config if spec.group is None else config | {"group_size": spec.group}
+
+
+def hf_quant_config(plan: Plan) -> dict[str, Any]:
+    """hf_quant_config.json, nested: the same, under the names older readers look for."""
+    spec = FORMATS[plan.format]
+    quantization: dict[str, Any] = {
+        "quant_algo": spec.quant_algo,
+        "kv_cache_quant_algo": None,
+        "exclude_modules": list(plan.ignore),
+    }
+    if spec.group is not None:
+        quantization["group_size"] = spec.group
+    return {"producer": _producer(), "quantization": quantization}
+
+
+def _group(spec: FormatSpec) -> dict[str, Any]:
+    """What weights and activations are, as ModelOpt 0.47's `convert_hf_quant_config_format` writes it.
+
+    A weight-only format has no `input_activations`: without that mark, hardware with FP4 units would quantize
+    activations by itself.
+    """
+    number: dict[str, Any] = {"dynamic": False, "num_bits": spec.bits, "type": "float"}
+    if spec.group is not None:
+        number["group_size"] = spec.group
+    group: dict[str, Any] = {"weights": dict(number), "targets": ["Linear"]}
+    if any(scale.per == "channel" for scale in spec.scales):
+        group["weights"]["strategy"] = "channel"
+    if spec.activation != "none":
+        group["input_activations"] = number | {"dynamic": spec.activation == "dynamic"}
+    if spec.activation == "dynamic":
+        group["input_activations"]["strategy"] = "token"
+    return group
+
+
+def _producer() -> dict[str, str]:
+    return {"name": "draftmill", "version": version("draftmill")}

@@ -1,0 +1,204 @@
+"""The plan: every tensor's one fate and one reason, decided from headers alone."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import translate
+
+from draftmill.formats import Format
+from draftmill.jobs import QuantizeOptions
+from draftmill.plans import Family, Fate, OutputTensor, Plan, TensorPlan
+from draftmill.problems import Offender, ProblemError
+from draftmill_worker.checkpoint.checkpoint import Checkpoint
+from draftmill_worker.checkpoint.drafter import Drafter, Module
+from draftmill_worker.checkpoint.families.reading import keep_reason
+from draftmill_worker.checkpoint.findings import Findings
+from draftmill_worker.checkpoint.headers import DTYPE_BYTES, FLOAT_DTYPES, TensorInfo
+from draftmill_worker.quantize.formats import scheme_for
+from draftmill_worker.quantize.ignore import ignore_list
+
+QUANTIZED = "2-D linear"
+_CAST_TO = {"bfloat16": "BF16", "float16": "F16"}
+
+
+@dataclass
+class _Draft:
+    """The plan in the making."""
+
+    checkpoint: Checkpoint
+    drafter: Drafter
+    format: Format
+    options: QuantizeOptions
+    excluded: Mapping[str, str]
+    """Pattern that excludes a tensor, by its name."""
+    findings: Findings
+    kept: dict[str, str] = field(default_factory=dict)
+    """Reason by tensor name, for the weights of kept modules."""
+    quantized: dict[str, str | None] = field(default_factory=dict)
+    """Fused group by tensor name."""
+    modules: set[str] = field(default_factory=set)
+    """Names of quantized modules."""
+
+
+def make_plan(checkpoint: Checkpoint, drafter: Drafter, format: Format, options: QuantizeOptions) -> Plan:
+    """The plan for `drafter`, read from `checkpoint`.
+
+    Raises `family-not-quantizable`, `unused-exclude`, `lm-head-refused`, `mixed-fused-group`, `shape-not-divisible`,
+    `nothing-to-quantize` or `target-depth-unknown`, with every offender of the kinds before `nothing-to-quantize`.
+    """
+    if drafter.family is Family.MEDUSA:
+        raise _medusa(drafter)
+    findings = Findings()
+    draft = _Draft(checkpoint, drafter, format, options, _excluded(checkpoint, options, findings), findings)
+    if options.lm_head and drafter.lm_head_refusal is not None:
+        findings.add("lm-head-refused", "lm_head", drafter.lm_head_refusal)
+    for module in drafter.modules:
+        _decide(draft, module)
+    findings.raise_any()
+    if not draft.modules:
+        raise ProblemError("nothing-to-quantize", "every tensor is kept: loosen the exclude patterns")
+    return _assembled(draft)
+
+
+def _decide(draft: _Draft, module: Module) -> None:
+    weights = [f"{member}.weight" for member in module.members]
+    reason = _keep_reason(draft, module, weights)
+    if reason is not None:
+        draft.kept |= dict.fromkeys(weights, reason)
+        return
+    scheme = scheme_for(draft.format)
+    for weight in weights:
+        shape = draft.checkpoint.tensors[weight].shape
+        refusal = scheme.refusal(shape)
+        if refusal is not None:
+            message = f"{refusal}, as {draft.format} needs; add {weight!r} to exclude to keep it"
+            draft.findings.add("shape-not-divisible", weight, message, list(shape))
+    draft.quantized |= dict.fromkeys(weights, module.name if module.fused else None)
+    draft.modules.add(module.name)
+
+
+def _keep_reason(draft: _Draft, module: Module, weights: list[str]) -> str | None:
+    """Why the whole module is kept; None when it is to be quantized."""
+    if module.keep is not None:
+        return module.keep
+    if module.opt_in and not draft.options.lm_head:
+        return "lm_head: quantized on request only"
+    excluded = [weight for weight in weights if weight in draft.excluded]
+    if 0 < len(excluded) < len(weights):
+        others = [weight for weight in weights if weight not in excluded]
+        message = (
+            f"{', '.join(excluded)} excluded, {', '.join(others)} not, yet the engine fuses them: "
+            "exclude all of them or none"
+        )
+        draft.findings.add("mixed-fused-group", module.name, message, weights)
+    if excluded:
+        return f"excluded by {draft.excluded[excluded[0]]}"
+    if any(draft.checkpoint.tensors[weight].shape[0] == 1 for weight in weights):
+        return "one row: its scale would collapse to a scalar"
+    return None
+
+
+def _assembled(draft: _Draft) -> Plan:
+    drafter, options = draft.drafter, draft.options
+    tensors = tuple(_tensor_plan(draft, tensor) for tensor in draft.checkpoint.tensors.values())
+    return Plan(
+        family=drafter.family,
+        dialect=drafter.dialect,
+        head=drafter.head,
+        format=draft.format,
+        scales=options.scales,
+        dtype=options.dtype,
+        tensors=tensors,
+        ignore=ignore_list(drafter, draft.modules),
+        source_bytes=draft.checkpoint.nbytes,
+        variant_bytes=sum(_nbytes(output) for tensor in tensors for output in tensor.outputs),
+        warnings=(*drafter.warnings, *_warnings(draft, tensors)),
+    )
+
+
+def _tensor_plan(draft: _Draft, tensor: TensorInfo) -> TensorPlan:
+    if tensor.name in draft.quantized:
+        fate, reason = Fate.QUANTIZED, QUANTIZED
+        outputs = scheme_for(draft.format).outputs(tensor.name, (tensor.shape[0], tensor.shape[1]))
+    else:
+        fate, reason, dtype = _kept(draft, tensor)
+        outputs = (OutputTensor(name=tensor.name, dtype=dtype, shape=tensor.shape),)
+    return TensorPlan(
+        name=tensor.name,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        file=tensor.file,
+        fate=fate,
+        reason=reason,
+        group=draft.quantized.get(tensor.name),
+        outputs=outputs,
+    )
+
+
+def _kept(draft: _Draft, tensor: TensorInfo) -> tuple[Fate, str, str]:
+    """Fate, reason and dtype of a tensor that is not quantized."""
+    reason = draft.kept.get(tensor.name) or _reason_by_kind(tensor)
+    wanted = _CAST_TO.get(draft.options.dtype, tensor.dtype)
+    if tensor.dtype not in FLOAT_DTYPES or wanted == tensor.dtype:
+        return Fate.KEPT, reason, tensor.dtype
+    if tensor.dtype == "F32" and _in_modules(tensor.name, draft.drafter.float32_modules):
+        return Fate.KEPT, f"{reason}; stays F32, in which the engine computes it", tensor.dtype
+    return Fate.CAST, f"{reason}; {tensor.dtype} to {wanted}: {draft.options.dtype} asked for", wanted
+
+
+def _reason_by_kind(tensor: TensorInfo) -> str:
+    if tensor.dtype not in FLOAT_DTYPES:
+        return f"{tensor.dtype} data: copied byte for byte"
+    if tensor.name.endswith(".bias"):
+        return "bias"
+    if len(tensor.shape) < 2 and "norm" not in tensor.name:
+        return "fewer than two dimensions"
+    return keep_reason(tensor.name)
+
+
+def _in_modules(name: str, modules: tuple[str, ...]) -> bool:
+    return any(name.startswith(module + ".") for module in modules)
+
+
+def _excluded(checkpoint: Checkpoint, options: QuantizeOptions, findings: Findings) -> dict[str, str]:
+    """The first pattern that excludes each tensor. A pattern without a tensor is noted: it is a misspelling."""
+    excluded: dict[str, str] = {}
+    for pattern in options.exclude:
+        match = re.compile(translate(pattern)).match
+        matching = [name for name in checkpoint.tensors if match(name)]
+        for name in matching:
+            excluded.setdefault(name, pattern)
+        if not matching:
+            near = [f"{pattern}{end}" for end in (".weight", "*") if _any(checkpoint, pattern + end)]
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            findings.add("unused-exclude", f"quantize.exclude: {pattern}", f"matches no tensor's name{hint}", pattern)
+    return excluded
+
+
+def _any(checkpoint: Checkpoint, pattern: str) -> bool:
+    match = re.compile(translate(pattern)).match
+    return any(match(name) for name in checkpoint.tensors)
+
+
+def _nbytes(output: OutputTensor) -> int:
+    return math.prod(output.shape) * DTYPE_BYTES[output.dtype]
+
+
+def _warnings(draft: _Draft, tensors: tuple[TensorPlan, ...]) -> list[str]:
+    options, found = draft.options, []
+    if options.dtype == "float16" and any(tensor.fate is Fate.CAST for tensor in tensors):
+        found.append("float16: a drafter's fused hidden states can overflow in it; acceptance fell to 0.06 of 15 once")
+    if options.scales == "reference":
+        found.append("scales: reference is for comparison; engines fuse siblings and read only one of their scales")
+    if options.lm_head and "lm_head" in draft.modules:
+        found.append(f"lm_head: read quantized by {draft.drafter.engine_class} of vLLM 0.32; other engines may not")
+    return found
+
+
+def _medusa(drafter: Drafter) -> ProblemError:
+    message = (
+        "vLLM builds Medusa heads without a quantization config and drops their scales silently: "
+        "acceptance length falls to 1.0. Serve the drafter as it is"
+    )
+    return ProblemError("family-not-quantizable", message, [Offender(where=drafter.engine_class, message=message)])
