@@ -208,7 +208,7 @@ class AsyncClient:
                     _calls.raise_for_problem(response)
                 return
             transfer.accept(response)
-            async for block in response.aiter_raw(1 << 20):
+            async for block in response.aiter_raw():
                 await anyio.to_thread.run_sync(transfer.write, block)
         finally:
             await response.aclose()

@@ -224,7 +224,7 @@ class Client:
                     _calls.raise_for_problem(response)
                 return
             transfer.accept(response)
-            for block in response.iter_raw(1 << 20):
+            for block in response.iter_raw():
                 transfer.write(block)
         finally:
             response.close()
