@@ -1,6 +1,9 @@
 """Whether a source fits, asked before its first byte is fetched."""
 
+import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from draftmill.problems import Offender, ProblemError
@@ -22,6 +25,17 @@ def check_budget(sources_dir: Path, wanted: int, present: int, limits: Limits) -
         left = limits.disk_budget_bytes - used_bytes(sources_dir)
         if missing > left:
             raise _too_much(missing, max(0, left), f"left of a disk budget of {limits.disk_budget_bytes}")
+
+
+@contextmanager
+def full_disk(what: str) -> Iterator[None]:
+    """A disk or quota that fills up meanwhile becomes `disk-budget`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise ProblemError("disk-budget", f"{what}: the disk is full") from error
+        raise
 
 
 def used_bytes(folder: Path) -> int:

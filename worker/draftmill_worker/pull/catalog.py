@@ -54,7 +54,7 @@ def list_files(client: HubClient, repo: str, commit: str) -> Listing:
         following = response.links.get("next", {}).get("url")
         if following is None:
             listing = make_listing(repo, commit, entries)
-            check_listing(what, listing.files, listing.siblings, client.settings)
+            check_listing(what, listing.sizes, listing.siblings, client.settings)
             return listing
         url = urljoin(url, following)
         if not client.same_origin(url):

@@ -1,6 +1,5 @@
 """Files of a repository, streamed to disk: hashed on the way, resumed at any byte, watched for silence."""
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -15,28 +14,13 @@ from draftmill_worker.pull.part import Part
 from draftmill_worker.pull.ranges import WrongBytesError, answered_from, corrupt, file_url
 from draftmill_worker.pull.settings import HubSettings
 from draftmill_worker.pull.store import Progress
+from draftmill_worker.pull.tally import Tally
 
 # A try that brought this much starts the count of failures anew: a long download may meet many drops.
 _PROGRESS_BYTES = 1 << 20
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class Tally:
-    """Bytes of several downloads, reported as one sum."""
-
-    def __init__(self, total: int, progress: Progress | None) -> None:
-        self._lock = threading.Lock()
-        self._total = total
-        self._done = 0
-        self._progress = progress
-
-    def add(self, count: int) -> None:
-        with self._lock:
-            self._done += count
-            if self._progress is not None:
-                self._progress(self._done, self._total)
 
 
 def download_all(

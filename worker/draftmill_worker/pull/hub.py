@@ -1,6 +1,5 @@
 """Pulls a repository of the Hub at one commit into the sources folder."""
 
-import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from draftmill.reports import Manifest
 from draftmill_worker.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from draftmill_worker.checkpoint.families import detect
 from draftmill_worker.files import remove_tree
-from draftmill_worker.pull.budget import check_budget, used_bytes
+from draftmill_worker.pull.budget import check_budget, full_disk, used_bytes
 from draftmill_worker.pull.catalog import COMMIT, check_source, list_files, resolve_commit
 from draftmill_worker.pull.client import HubClient
 from draftmill_worker.pull.download import download, download_all
@@ -67,15 +66,14 @@ def pull_repo(
     with HubClient(settings) as client:
         commit = _commit(client, repo, revision, parent)
         slot = Slot(parent, commit)
-        with slot.locked():
+        with slot.locked(), full_disk(repo):
             manifest = slot.sealed(progress)
             if manifest is not None:
                 return Pulled(slot.folder, commit, repo, manifest, cached=True)
             slot.discard()
             listing = list_files(client, repo, commit)
             slot.partial.mkdir(exist_ok=True)
-            wanted = sum(file.size for file in listing.files)
-            check_budget(sources_dir, wanted, used_bytes(slot.partial), settings)
+            check_budget(sources_dir, sum(listing.sizes.values()), used_bytes(slot.partial), settings)
             manifest = _fill(client, listing, slot.partial, progress, check)
             slot.seal(manifest)
             return Pulled(slot.folder, commit, repo, manifest, cached=False)
@@ -102,10 +100,6 @@ def _fill(client: HubClient, listing: Listing, folder: Path, progress: Progress 
         if error.problem.slug not in _ON_THE_WAY:
             remove_tree(folder)
         raise
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise ProblemError("disk-budget", f"{listing.what}: the disk is full") from error
-        raise
     return Manifest(files=tuple(sorted(entries, key=lambda entry: entry.path)))
 
 
@@ -117,7 +111,7 @@ def _choose(client: HubClient, listing: Listing, folder: Path, check: Check) -> 
         return (folder / file.path).read_bytes()
 
     tree = ListingTree(listing, fetch)
-    modules = survey(tree, [file.path for file in listing.files], listing.repo)
+    modules = survey(tree, list(listing.sizes), listing.repo)
     try:
         check(read_checkpoint(client, listing, tree))
     except ProblemError as error:

@@ -3,7 +3,7 @@
 import fnmatch
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -100,6 +100,10 @@ class Listing:
     """Everything else; `*.py` named by an auto_map are taken from here."""
 
     @property
+    def sizes(self) -> dict[str, int]:
+        return {file.path: file.size for file in self.files}
+
+    @property
     def what(self) -> str:
         return f"{self.repo}@{self.commit[:12]}"
 
@@ -140,30 +144,28 @@ def make_listing(repo: str, commit: str, entries: Iterable[_Entry]) -> Listing:
     return Listing(repo, commit, tuple(taken[path] for path in sorted(taken)), others)
 
 
-def check_listing(what: str, files: Iterable[ListedFile], siblings: Iterable[str], limits: Limits) -> None:
-    """Whether these files can make a checkpoint, and are within the bounds. Reads no file."""
-    files, siblings = tuple(files), tuple(siblings)
+def check_listing(what: str, sizes: Mapping[str, int], siblings: Collection[str], limits: Limits) -> None:
+    """Whether these files (names with sizes in bytes) can make a checkpoint, and are within bounds. Reads no file."""
     if MASK_EMBEDDING in siblings:
         message = "store it as the embedding's row of the mask token instead: vLLM would read this pickle"
         raise ProblemError("pickle-refused", f"{what}: {message}", [Offender(where=MASK_EMBEDDING, message=message)])
-    weights = [file for file in files if file.path.endswith(WEIGHTS_SUFFIX)]
-    if not weights:
+    if not any(name.endswith(WEIGHTS_SUFFIX) for name in sizes):
         raise _no_weights(what, siblings)
     findings = Findings()
-    if CONFIG not in {file.path for file in files}:
+    if CONFIG not in sizes:
         findings.add("malformed-config", CONFIG, "the file is not there")
-    for file in files:
-        if file not in weights and file.size > limits.max_sidecar_bytes:
-            message = f"{file.size} bytes; at most {limits.max_sidecar_bytes} are taken of a file without weights"
-            findings.add("listing-refused", file.path, message, file.size)
+    for name, size in sizes.items():
+        if size > limits.max_sidecar_bytes and not name.endswith(WEIGHTS_SUFFIX):
+            message = f"{size} bytes; at most {limits.max_sidecar_bytes} are taken of a file without weights"
+            findings.add("listing-refused", name, message, size)
     findings.raise_any()
-    total = sum(file.size for file in files)
-    if len(files) > limits.max_files or total > limits.max_bytes:
-        detail = f"{len(files)} files of {total} bytes; at most {limits.max_files} of {limits.max_bytes} are taken"
+    total = sum(sizes.values())
+    if len(sizes) > limits.max_files or total > limits.max_bytes:
+        detail = f"{len(sizes)} files of {total} bytes; at most {limits.max_files} of {limits.max_bytes} are taken"
         raise ProblemError("listing-refused", f"{what}: {detail}")
 
 
-def _no_weights(what: str, siblings: Iterable[str]) -> ProblemError:
+def _no_weights(what: str, siblings: Collection[str]) -> ProblemError:
     pickles = sorted(name for name in siblings if name.endswith(PICKLE_SUFFIXES))
     if pickles:
         message = "pickle can run code when it is loaded; publish the weights as safetensors"

@@ -25,6 +25,6 @@ def read_remote(repo: str, revision: str, settings: HubSettings) -> tuple[str, C
             return read[file.path]
 
         tree = ListingTree(listing, fetch)
-        modules = survey(tree, [file.path for file in listing.files], repo)
-        total = sum(file.size for file in listing.files) + sum(tree.size(path) for path in modules)
+        modules = survey(tree, list(listing.sizes), repo)
+        total = sum(listing.sizes.values()) + sum(tree.size(path) for path in modules)
         return listing.commit, read_checkpoint(client, listing, tree), total
