@@ -7,6 +7,8 @@ from draftmill.problems import Offender, ProblemError
 from draftmill.reports import Manifest, ManifestFile
 from draftmill_worker.checkpoint.hashing import sha256_file
 
+MAX_NAME_BYTES = 255
+
 
 def inside(folder: Path, relative: str) -> Path:
     """The resolved path of `relative` under `folder`, symbolic links followed.
@@ -14,11 +16,14 @@ def inside(folder: Path, relative: str) -> Path:
     Raises `unsafe-path` for what is absolute, leaves the folder, is the folder itself or cannot be a path.
     """
     root = folder.resolve()
+    if "\\" in relative or any(len(part.encode()) > MAX_NAME_BYTES for part in relative.split("/")):
+        raise _unsafe(relative)
     try:
         path = (root / relative).resolve()
-    except (ValueError, OSError, RuntimeError) as error:  # NUL bytes, overlong names, loops of links
+    except (ValueError, OSError, RuntimeError) as error:  # NUL bytes, overlong paths, loops of links
         raise _unsafe(relative) from error
-    if "\\" in relative or path == root or not path.is_relative_to(root):
+    # From Python 3.13 on a loop of links resolves to a link instead of raising.
+    if path == root or not path.is_relative_to(root) or path.is_symlink():
         raise _unsafe(relative)
     return path
 
