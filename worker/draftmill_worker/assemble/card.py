@@ -1,0 +1,106 @@
+"""README.md of a variant: what it is, what changed, how large it is, how to serve it.
+
+Neither times nor paths of the machine are in it: a rebuild gives the same bytes.
+"""
+
+from collections.abc import Sequence
+
+from draftmill.formats import FORMATS, FormatSpec
+from draftmill.plans import Fate, Plan, TensorPlan
+from draftmill_worker.assemble.serve import DEFAULT_TOKENS, serve_command, speculative_tokens
+from draftmill_worker.checkpoint.drafter import Drafter
+from draftmill_worker.checkpoint.headers import DTYPE_BYTES
+
+_ACTIVATION = {"static": "quantized with a fixed scale", "dynamic": "quantized per token", "none": "not quantized"}
+
+
+def model_card(drafter: Drafter, plan: Plan, repo: str | None, commit: str | None, notes: Sequence[str]) -> str:
+    """Markdown with the Hub's YAML header. `repo` and `commit` name the source where it came from the Hub."""
+    spec = FORMATS[plan.format]
+    parts = [
+        _header(plan, repo),
+        f"# {_title(repo)} in {spec.name.value}\n",
+        _what(plan, spec, repo, commit),
+        "## Sizes\n\nBytes of tensors, as the weight files' headers count them.\n\n" + _sizes(plan),
+        _serve(drafter, plan),
+        _notes([*plan.warnings, *notes]),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _header(plan: Plan, repo: str | None) -> str:
+    lines = ["---"]
+    if repo is not None:
+        lines += [f"base_model: {repo}", "base_model_relation: quantized"]
+    lines += ["library_name: vllm", "tags:", "- speculative-decoding", "- draftmill"]
+    return "\n".join([*lines, f"- {plan.family.value}", f"- {plan.format.value}", "---\n"])
+
+
+def _title(repo: str | None) -> str:
+    return "A drafter" if repo is None else repo.rpartition("/")[2]
+
+
+def _what(plan: Plan, spec: FormatSpec, repo: str | None, commit: str | None) -> str:
+    source = "a local checkpoint folder" if repo is None else f"`{repo}`"
+    if commit is not None:
+        source += f" at commit `{commit}`"
+    return (
+        f"A speculative-decoding drafter of the {plan.family.value} family, quantized by Draftmill from {source}, "
+        f"without calibration data.\n\n"
+        f"- Format: `{spec.name.value}`, {spec.bits}-bit weights, activations {_ACTIVATION[spec.activation]}. "
+        f"Good for {spec.good_for}.\n"
+        f"- Read by vLLM as `quant_method: {spec.quant_method}`, `quant_algo: {spec.quant_algo}`.\n"
+        f"- Layers that the engine fuses {_sharing(plan)}.\n"
+        f"- Head: {plan.head.value}. Layout: {plan.dialect}.\n"
+        f"- `plan.json` names every tensor, what became of it and why.\n"
+    )
+
+
+def _sharing(plan: Plan) -> str:
+    if plan.scales == "fused":
+        return "share their per-tensor scales"
+    return "have scales of their own, for comparison only: engines fuse them"
+
+
+def _sizes(plan: Plan) -> str:
+    rows: dict[tuple[Fate, str], list[TensorPlan]] = {}
+    for tensor in plan.tensors:
+        rows.setdefault((tensor.fate, tensor.reason), []).append(tensor)
+    lines = ["| tensors | fate | why | source bytes | variant bytes |", "|---:|---|---|---:|---:|"]
+    for (fate, reason), tensors in sorted(rows.items()):
+        before = sum(_bytes(tensor.dtype, tensor.shape) for tensor in tensors)
+        after = sum(_bytes(output.dtype, output.shape) for tensor in tensors for output in tensor.outputs)
+        lines.append(f"| {len(tensors)} | {fate.value} | {_cell(reason)} | {before} | {after} |")
+    lines.append(f"| {len(plan.tensors)} | all | | {plan.source_bytes} | {plan.variant_bytes} |")
+    return "\n".join(lines) + "\n"
+
+
+def _bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    size = DTYPE_BYTES[dtype]
+    for dimension in shape:
+        size *= dimension
+    return size
+
+
+def _serve(drafter: Drafter, plan: Plan) -> str:
+    tokens = speculative_tokens(drafter)
+    if drafter.block_size is not None:
+        why = f"the drafter was trained on blocks of {drafter.block_size}"
+    elif tokens == DEFAULT_TOKENS:
+        why = "a cautious start; measure acceptance before raising it"
+    else:
+        why = "from the drafter's configuration"
+    return (
+        f"## Serve\n\nReplace the four words in capitals. Target and drafter are pinned each by its own revision; a "
+        f"folder on disk needs none.\n\n```sh\n{serve_command(drafter, plan)}\n```\n\n"
+        f"`num_speculative_tokens` is {tokens}: {why}.\n"
+    )
+
+
+def _notes(notes: Sequence[str]) -> str:
+    lines = [f"- {' '.join(note.split())}\n" for note in notes]
+    return "## Notes\n\n" + "".join(lines) if lines else ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
