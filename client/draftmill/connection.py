@@ -20,7 +20,8 @@ class Embedded(Model):
 
     url: str
     api_key: str
-    pid: int
+    pid: int | None
+    """None when the service was stopped."""
     started_at: Instant
 
 
@@ -66,6 +67,8 @@ def find_connection(
     if url is None or api_key is None:
         embedded = read_embedded(data_dir(environ))
         if embedded is not None and url in (None, embedded.url):
+            if embedded.pid is None and url is None:
+                raise NoServiceError(f"the service in {data_dir(environ)} is stopped; `draftmill up` starts it again")
             url, api_key = embedded.url, api_key or embedded.api_key
     if url is None:
         raise NoServiceError(

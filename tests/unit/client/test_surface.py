@@ -23,7 +23,7 @@ def test_every_exported_name_resolves_and_none_is_missing() -> None:
 
 
 def test_the_tree_of_errors_is_exported_and_in_its_docstring() -> None:
-    tree = {DraftmillError, *DraftmillError.__subclasses__()}
+    tree: set[type[DraftmillError]] = {DraftmillError, *DraftmillError.__subclasses__()}
     listed = [error for error in tree if not error.__module__.startswith("draftmill.cli")]
     assert len(listed) >= 6
     for error in listed:
@@ -34,7 +34,9 @@ def test_the_tree_of_errors_is_exported_and_in_its_docstring() -> None:
 def test_every_type_that_the_client_answers_with_is_exported() -> None:
     methods = [method for method in vars(Client).values() if inspect.isfunction(method)]
     answers: list[Any] = [inspect.signature(method).return_annotation for method in methods]
-    ours = [answer for answer in answers if inspect.isclass(answer) and answer.__module__.startswith("draftmill.")]
+    ours: list[type] = [
+        answer for answer in answers if inspect.isclass(answer) and answer.__module__.startswith("draftmill.")
+    ]
     assert len(ours) > 8
     assert {answer.__name__ for answer in ours} <= set(draftmill.__all__)
 

@@ -1,0 +1,102 @@
+"""The embedded service: Redis, the API and one worker on this machine, in one data directory."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import redis
+
+from draftmill_service.settings import ServiceSettings
+from draftmill_service.up import embedded_redis, state
+from draftmill_service.up.child import Child, Command
+from draftmill_service.up.supervisor import Say, Supervisor
+
+# The Hub's token is for the worker's pull stage; a client's key is for nobody's child.
+_HUB_SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    data_dir: Path
+    port: int
+    redis_url: str | None
+    """A Redis that runs elsewhere; None for one of our own."""
+    allowed_roots: Sequence[Path]
+    environ: Mapping[str, str]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def logs(self) -> Path:
+        return self.data_dir / "logs"
+
+    def environment(self, redis_url: str, *, hub: bool) -> dict[str, str]:
+        """What a child sees."""
+        hidden = ("DRAFTMILL_API_KEY", *(() if hub else _HUB_SECRETS))
+        roots = [self.environ.get("DRAFTMILL_ALLOWED_ROOTS", ""), *map(str, self.allowed_roots)]
+        return {name: value for name, value in self.environ.items() if name not in hidden} | {
+            "DRAFTMILL_REDIS_URL": redis_url,
+            "DRAFTMILL_DATA_DIR": str(self.data_dir),
+            "DRAFTMILL_HOST": "127.0.0.1",
+            "DRAFTMILL_PORT": str(self.port),
+            "DRAFTMILL_ALLOWED_ROOTS": os.pathsep.join(filter(None, roots)),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+
+def run(plan: Plan, say: Say, ready: Say) -> None:
+    """Runs until SIGINT or SIGTERM. `ready` gets the embedded Redis' description once everything answers."""
+    plan.logs.mkdir(exist_ok=True)
+    key = state.own_key(plan.data_dir, ServiceSettings(data_dir=plan.data_dir).keys_file)
+    with Supervisor(say) as supervisor:
+        redis_url, described = _start_redis(plan, supervisor)
+        if redis_url is None:
+            return
+        api = Child(_python(plan, "api", "draftmill_service.cli", redis_url, hub=False, grace_seconds=10), plan.logs)
+        supervisor.add(api)
+        worker = _python(plan, "worker", "draftmill_worker.cli", redis_url, hub=True, grace_seconds=20)
+        supervisor.add(Child(worker, plan.logs))
+        with httpx.Client(trust_env=False, timeout=2.0) as http:
+            if not supervisor.wait_for("the API", lambda: _is_ready(http, plan.url), api, _START_SECONDS):
+                return
+        state.write_state(plan.data_dir, plan.url, key, os.getpid())
+        ready(described)
+        supervisor.run()
+        say("stopping; running jobs are handed back and go on at the next start")
+    state.write_state(plan.data_dir, plan.url, key, None)
+
+
+def _start_redis(plan: Plan, supervisor: Supervisor) -> tuple[str | None, str]:
+    """The URL and a description for people; no URL when told to stop meanwhile."""
+    if plan.redis_url is not None:
+        return plan.redis_url, "the one that the environment names"
+    server = embedded_redis.configure(plan.data_dir)
+    child = Child(Command("redis", server.arguments, plan.environment(server.url, hub=False), 20.0), plan.logs)
+    supervisor.add(child)
+    # Reading a long append-only file takes its time.
+    started = supervisor.wait_for("Redis", lambda: _answers(server.url), child, 10 * _START_SECONDS)
+    return (server.url if started else None), f"127.0.0.1:{server.port} ({server.binary})"
+
+
+def _python(plan: Plan, name: str, module: str, redis_url: str, *, hub: bool, grace_seconds: float) -> Command:
+    arguments = (sys.executable, "-m", module, "run")
+    return Command(name, arguments, plan.environment(redis_url, hub=hub), grace_seconds)
+
+
+def _answers(url: str) -> bool:
+    with suppress(redis.RedisError), redis.Redis.from_url(url, socket_timeout=1.0, retry=None) as client:
+        return bool(client.ping())
+    return False
+
+
+def _is_ready(http: httpx.Client, url: str) -> bool:
+    with suppress(httpx.TransportError):
+        return http.get(f"{url}/readyz").status_code == httpx.codes.OK
+    return False
