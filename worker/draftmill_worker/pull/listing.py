@@ -55,7 +55,8 @@ _REFUSED = (*PICKLE_SUFFIXES, ".pickle", ".npy", ".npz", ".h5", ".msgpack", ".pa
 # vLLM reads this file of a DFlash drafter when it is there: without it the drafter is another one.
 MASK_EMBEDDING = "mask_embedding.pt"
 
-_PATH_PART = re.compile(r"[^\x00-\x1f\x7f/\\]{1,255}")
+# No control characters, no half surrogate pairs, no separators of any system.
+_PATH_PART = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff/\\]{1,255}")
 _MAX_PATH = 1024
 
 
