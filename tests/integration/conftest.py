@@ -1,10 +1,12 @@
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import redis
 
 from draftmill_service.ledger import Ledger, WorkerLedger
+from tests.integration.live import Live, live_service
 from tests.redis_server import RedisServer
 
 
@@ -45,3 +47,22 @@ def worker(clean_redis: str) -> Iterator[WorkerLedger]:
     worker = WorkerLedger.connect(clean_redis)
     yield worker
     worker.close()
+
+
+@pytest.fixture(scope="session")
+def _service(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    with live_service(redis_url, tmp_path_factory.mktemp("data")) as live:
+        yield live
+
+
+@pytest.fixture
+def live(_service: Live, clean_redis: str) -> Live:
+    """The running service, with an empty ledger. Tests share its data directory."""
+    return _service
+
+
+@pytest.fixture
+def api(live: Live) -> Iterator[httpx.Client]:
+    """A client whose key has every scope."""
+    with live.client() as client:
+        yield client

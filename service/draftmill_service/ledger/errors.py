@@ -1,5 +1,16 @@
 """What the ledger raises beside ProblemError."""
 
+from redis import exceptions
+
+AWAY = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.OutOfMemoryError,
+    exceptions.ReadOnlyError,
+    exceptions.MasterDownError,
+)
+"""Errors of redis-py that pass once somebody has mended Redis."""
+
 
 class LeaseLost(Exception):  # noqa: N818 (says what happened, to one who asks for it)
     """The writer no longer holds the job: its lease was reaped, or the job ended. Whatever it still does is void."""

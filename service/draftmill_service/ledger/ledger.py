@@ -10,8 +10,6 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 from redis.commands.core import AsyncScript
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from draftmill.digests import digest
 from draftmill.formats import Format
@@ -21,7 +19,7 @@ from draftmill.problems import ProblemError
 from draftmill.reports import Event, EventPage
 from draftmill.states import JobState
 from draftmill_service.ledger import cursors, records, scripts
-from draftmill_service.ledger.errors import LedgerUnavailable
+from draftmill_service.ledger.errors import AWAY, LedgerUnavailable
 from draftmill_service.ledger.keys import JOBS_QUEUE, PREFIX, Keys
 
 T = TypeVar("T")
@@ -104,7 +102,7 @@ class Ledger:
         try:
             async with asyncio.timeout(self._patience if patience is None else patience):
                 return await answer
-        except (RedisConnectionError, RedisTimeoutError, TimeoutError) as error:
+        except (*AWAY, TimeoutError) as error:
             raise LedgerUnavailable("Redis does not answer") from error
 
     async def _run(self, name: str, *args: Any) -> Any:

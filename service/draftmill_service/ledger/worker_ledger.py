@@ -8,8 +8,6 @@ from pydantic_core import to_json
 from redis import Redis
 from redis.backoff import ExponentialBackoff
 from redis.commands.core import Script
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from draftmill.jobs import Job, JobSpec, Progress, ResolvedSpec, StageRecord, Summary
@@ -18,7 +16,7 @@ from draftmill.problems import Problem
 from draftmill.reports import EventKind
 from draftmill.states import Outcome, Reason, Stage
 from draftmill_service.ledger import records, scripts
-from draftmill_service.ledger.errors import LeaseLost, LedgerUnavailable
+from draftmill_service.ledger.errors import AWAY, LeaseLost, LedgerUnavailable
 from draftmill_service.ledger.keys import PREFIX, Keys
 
 MAX_LOG_CHARS = 8192
@@ -74,7 +72,7 @@ class WorkerLedger:
             self._scripts[name] = self._redis.register_script(scripts.load(name))
         try:
             return self._scripts[name](args=[self._keys.prefix, *args])
-        except (RedisConnectionError, RedisTimeoutError) as error:
+        except AWAY as error:
             raise LedgerUnavailable(f"no answer to {name}") from error
 
     def _write(self, name: str, claim: Claim, *args: Any) -> None:
@@ -160,7 +158,7 @@ class WorkerLedger:
                 pipe.xadd(key, {"answer": answer.model_dump_json(by_alias=True)})
                 pipe.expire(key, ANSWER_SECONDS)
                 pipe.execute()
-        except (RedisConnectionError, RedisTimeoutError) as error:
+        except AWAY as error:
             raise LedgerUnavailable("no answer to answer_preflight") from error
 
 

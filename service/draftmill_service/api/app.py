@@ -1,0 +1,83 @@
+"""The application: services wired together, routes, handlers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from importlib import metadata
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from draftmill.problems import ProblemError
+from draftmill_service.api import artifacts, events, jobs, preflight, problems, system, validation
+from draftmill_service.api.deps import Services
+from draftmill_service.api.gate import Gate
+from draftmill_service.api.metrics import Metrics
+from draftmill_service.api.openapi import describe
+from draftmill_service.doorbell import Doorbell
+from draftmill_service.keyring import Keyring
+from draftmill_service.ledger import Ledger, LedgerUnavailable
+from draftmill_service.reaper import Reaper
+from draftmill_service.settings import ServiceSettings
+from draftmill_service.store import Store
+from draftmill_service.usecases import UseCases
+
+
+async def _unavailable(request: Request, _: Exception) -> Response:
+    return await problems.refuse(request, ProblemError("ledger-unavailable", "try again; nothing was lost"))
+
+
+def create_app(settings: ServiceSettings) -> FastAPI:
+    """The service as an ASGI application. Its lifespan runs the doorbell and the reaper; it starts without Redis."""
+    ledger = Ledger.connect(settings.redis_url)
+    doorbell = Doorbell(settings.redis_url)
+    reaper = Reaper(
+        ledger,
+        doorbell,
+        every=settings.reap_seconds,
+        max_attempts=settings.max_attempts,
+        ring_seconds=settings.ring_seconds,
+    )
+    metrics = Metrics(reaper.counts, lambda: doorbell.failures)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        doorbell.start()
+        reaping = asyncio.create_task(reaper.run(), name="reaper")
+        try:
+            yield
+        finally:
+            reaping.cancel()
+            with suppress(asyncio.CancelledError):
+                await reaping
+            await asyncio.to_thread(doorbell.stop)
+            await ledger.close()
+
+    app = FastAPI(
+        title="Draftmill",
+        version=metadata.version("draftmill"),
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.services = Services(
+        settings, UseCases(ledger, doorbell, settings.preflight_seconds), Store(settings.data_dir), metrics
+    )
+    for module in (jobs, events, artifacts, preflight, system):
+        app.include_router(module.router)
+    app.add_exception_handler(ProblemError, problems.refuse)
+    app.add_exception_handler(LedgerUnavailable, _unavailable)
+    app.add_exception_handler(RequestValidationError, validation.invalid)
+    app.add_exception_handler(HTTPException, validation.http_error)
+    app.add_middleware(
+        Gate,
+        keyring=Keyring(settings.keys_file),
+        max_body_bytes=settings.max_body_bytes,
+        observe=metrics.observe,
+    )
+    describe(app)
+    return app

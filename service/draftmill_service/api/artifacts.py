@@ -1,0 +1,102 @@
+"""Routes of what a job made: plan, verify report, files of the variant."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse, Response
+from starlette.types import Message, Receive, Scope, Send
+
+from draftmill.plans import Plan
+from draftmill.problems import ProblemError
+from draftmill.reports import Artifacts, VerifyReport
+from draftmill_service.api import problems
+from draftmill_service.api.deps import JobId, Reader, Wired, answer
+from draftmill_service.api.problems import documented
+
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["artifacts"])
+
+_NONE_YET = documented("invalid-request", "not-found", "expired", "not-ready")
+
+
+@router.get("/plan", operation_id="job_plan", summary="Every tensor's fate", response_model=Plan, responses=_NONE_YET)
+async def plan(job_id: JobId, _: Reader, wired: Wired) -> Response:
+    job = await wired.cases.get(job_id)
+    return answer(await run_in_threadpool(wired.store.plan, job))
+
+
+@router.get(
+    "/verify",
+    operation_id="job_verify",
+    summary="The verify report, also of a variant that failed",
+    response_model=VerifyReport,
+    responses=_NONE_YET,
+)
+async def verify(job_id: JobId, _: Reader, wired: Wired) -> Response:
+    job = await wired.cases.get(job_id)
+    return answer(await run_in_threadpool(wired.store.verify_report, job))
+
+
+@router.get(
+    "/artifacts",
+    operation_id="job_artifacts",
+    summary="The sealed variant's files with their SHA-256",
+    response_model=Artifacts,
+    responses=_NONE_YET,
+)
+async def artifacts(job_id: JobId, _: Reader, wired: Wired) -> Response:
+    job = await wired.cases.get(job_id)
+    return answer(await run_in_threadpool(wired.store.artifacts, job))
+
+
+_FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+
+@router.head("/artifacts/{path:path}", include_in_schema=False)
+@router.get(
+    "/artifacts/{path:path}",
+    operation_id="job_artifact",
+    summary="One file of the sealed variant",
+    description="Takes `Range` and `If-Range`; the ETag is the file's SHA-256.",
+    response_class=FileResponse,
+    responses={
+        200: {"description": "The file.", "content": _FILE},
+        206: {"description": "The range.", "content": _FILE},
+        **documented("invalid-request", "not-found", "expired", "not-ready", "range-not-satisfiable"),
+    },
+)
+async def artifact(job_id: JobId, path: Annotated[str, Path(max_length=4096)], _: Reader, wired: Wired) -> Response:
+    job = await wired.cases.get(job_id)
+    found, listed = await run_in_threadpool(wired.store.artifact, job, path)
+    return Artifact(
+        found,
+        filename=found.name,
+        media_type="application/octet-stream",
+        # Sealed files never change.
+        headers={"ETag": f'"{listed.sha256}"', "Cache-Control": "private, max-age=31536000, immutable"},
+    )
+
+
+class Artifact(FileResponse):
+    """FileResponse whose refusals of a range are problems too."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused: Message | None = None
+
+        async def watched(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] >= 400:
+                refused = message
+            if refused is None:
+                await send(message)
+
+        await super().__call__(scope, receive, watched)
+        if refused is not None:
+            await _refusal(scope, refused)(scope, receive, send)
+
+
+def _refusal(scope: Scope, refused: Message) -> Response:
+    slug = "range-not-satisfiable" if refused["status"] == 416 else "invalid-request"
+    problem = ProblemError(slug, "the Range header does not fit the file").problem
+    headers = {name.decode(): value.decode() for name, value in refused["headers"] if name.lower() == b"content-range"}
+    return problems.answer(problem, request_id=scope.get("draftmill.request_id"), headers=headers)

@@ -1,0 +1,72 @@
+"""Routes of a job's events, as a page or as a stream."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from pydantic import Field, StringConstraints
+from starlette.responses import Response
+
+from draftmill._model import Model
+from draftmill.reports import EventPage
+from draftmill_service.api.deps import JobId, Reader, Wired, answer
+from draftmill_service.api.problems import documented
+from draftmill_service.ledger import Ledger
+
+router = APIRouter(prefix="/v1/jobs", tags=["events"])
+
+# Sixteen digits hold every time and count there will be, and fit the server's 64 bits.
+StreamId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,16}(-[0-9]{1,16})?$")]
+EVENT_STREAM = "text/event-stream"
+
+
+class EventsQuery(Model):
+    after: StreamId = "0"
+    """Only events behind this id."""
+    limit: Annotated[int, Field(ge=1, le=10_000)] = 1000
+    """Of a page; a stream has no end but the job's."""
+    stream: bool = False
+    """Answer an event stream, as `Accept: text/event-stream` does."""
+
+
+@router.get(
+    "/{job_id}/events",
+    operation_id="job_events",
+    summary="A job's events",
+    description=(
+        "A page, or with `Accept: text/event-stream` or `stream=true` a stream of server-sent events: `id` is the "
+        "event's id, `event` its kind, `data` the Event as JSON. `Last-Event-ID` resumes. The stream ends after the "
+        "event that ends the job."
+    ),
+    response_model=EventPage,
+    responses={
+        200: {
+            "description": "A page of events, or the stream.",
+            "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+        },
+        **documented("invalid-request", "not-found", "expired"),
+    },
+)
+async def events(
+    job_id: JobId,
+    query: Annotated[EventsQuery, Query()],
+    request: Request,
+    _: Reader,
+    wired: Wired,
+    last_event_id: Annotated[StreamId | None, Header(alias="Last-Event-ID")] = None,
+) -> Response:
+    await wired.cases.get(job_id)
+    after = last_event_id or query.after
+    if query.stream or EVENT_STREAM in request.headers.get("accept", ""):
+        body = _stream(wired.cases.ledger, job_id, after, wired.settings.keepalive_seconds)
+        return EventSourceResponse(body, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+    return answer(await wired.cases.ledger.events(job_id, after, query.limit))
+
+
+async def _stream(ledger: Ledger, job_id: str, after: str, keepalive_seconds: float) -> AsyncIterator[bytes]:
+    async for event in ledger.follow(job_id, after, idle_seconds=keepalive_seconds):
+        if event is None:
+            yield KEEPALIVE_COMMENT
+        else:
+            yield format_sse_event(data_str=event.model_dump_json(), event=event.kind, id=event.id)

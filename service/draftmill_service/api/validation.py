@@ -1,0 +1,101 @@
+"""Errors of the framework as named problems, with every offender in one answer."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import JsonValue
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from draftmill.jobs import PathSource, RepoSource
+from draftmill.problems import Offender, ProblemError
+from draftmill_service.api import problems
+
+MAX_OFFENDERS = 100
+MAX_TEXT = 200
+# Pydantic puts the member of a union it tried into the location; these are no fields of the document.
+_BRANCHES = {RepoSource.__name__: "repo", PathSource.__name__: "path"}
+_SLUGS = {404: "not-found", 405: "method-not-allowed", 413: "payload-too-large"}
+_DETAILS = {
+    "not-found": "there is no such resource",
+    "method-not-allowed": "see the Allow header",
+    "payload-too-large": "the request body is larger than this service takes",
+    "invalid-request": "the request cannot be read",
+}
+
+
+def _where(location: Sequence[str | int]) -> str:
+    place, *rest = location
+    rest = [part for part in rest if part not in _BRANCHES]
+    if place != "body":
+        return ".".join(str(part) for part in (place, *rest))
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)
+
+
+def _clean(text: str) -> str:
+    return text[:MAX_TEXT].encode("utf-8", "replace").decode()
+
+
+def _value(value: object) -> JsonValue:
+    """What was sent, if it is short and plain enough to send back."""
+    if isinstance(value, str):
+        return _clean(value)
+    if isinstance(value, bool | int):
+        return value if abs(value) < 2**53 else None
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return None
+
+
+def _of_chosen_branch(error: Mapping[str, Any], body: object) -> bool:
+    """Of a union's errors, those of the member that the caller meant: the one whose field is there."""
+    branch = next((part for part in error["loc"] if part in _BRANCHES), None)
+    source = body.get("source") if isinstance(body, Mapping) else None
+    if branch is None or not isinstance(source, Mapping):
+        return True
+    meant = [name for name, field in _BRANCHES.items() if field in source]
+    return len(meant) != 1 or branch == meant[0]
+
+
+async def invalid(request: Request, error: Exception) -> Response:
+    """Handler of RequestValidationError."""
+    if not isinstance(error, RequestValidationError):
+        raise error
+    chosen = [each for each in error.errors() if _of_chosen_branch(each, error.body)]
+    offenders: dict[tuple[str, str], Offender] = {}
+    for each in chosen:
+        # The position in a document that is no JSON is no path in it.
+        location = ("body",) if each["type"] == "json_invalid" else each["loc"]
+        message = each["msg"] + (f": {each['ctx']['error']}" if each["type"] == "json_invalid" else "")
+        offender = Offender(where=_clean(_where(location)), message=_clean(message), value=_value(each.get("input")))
+        offenders.setdefault((offender.where, offender.message), offender)
+    unsupported = bool(chosen) and all(each["type"] == "field_not_supported" for each in chosen)
+    slug = "field-not-supported" if unsupported else "invalid-request"
+    detail = "; ".join(f"{offender.where}: {offender.message}" for offender in list(offenders.values())[:3])
+    refusal = ProblemError(slug, detail, list(offenders.values())[:MAX_OFFENDERS])
+    return await problems.refuse(request, refusal)
+
+
+def _allowed(request: Request) -> str:
+    """Methods of every route of the path; Starlette names those of the first it finds."""
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.path_regex.match(request.scope["path"]):
+            methods |= route.methods or set()
+    return ", ".join(sorted(methods))
+
+
+async def http_error(request: Request, error: Exception) -> Response:
+    """Handler of HTTPException: unknown routes and methods, and bodies the framework cannot read."""
+    if not isinstance(error, HTTPException):
+        raise error
+    slug = _SLUGS.get(error.status_code, "invalid-request" if error.status_code < 500 else "internal")
+    refusal = ProblemError(slug, _DETAILS.get(slug, "the request failed"))
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = _allowed(request)
+    return problems.answer(refusal.problem, request_id=request.scope.get("draftmill.request_id"), headers=headers)

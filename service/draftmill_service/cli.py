@@ -1,0 +1,79 @@
+"""`draftmill-service`: run the API, manage its keys, print its OpenAPI document."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from draftmill_service.keyring import Keyring, Scope
+from draftmill_service.settings import ServiceSettings
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+keys = typer.Typer(no_args_is_help=True, help="API keys. A running service follows at once.")
+app.add_typer(keys, name="keys")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> None:
+    app()
+
+
+@app.command()
+def run(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; DRAFTMILL_HOST.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; DRAFTMILL_PORT.")] = None,
+) -> None:
+    """Serve the API and run the reaper, until SIGTERM or Ctrl-C."""
+    from draftmill_service.server import serve
+
+    settings = ServiceSettings()
+    given = {"host": host, "port": port}
+    serve(settings.model_copy(update={name: value for name, value in given.items() if value is not None}))
+
+
+@app.command()
+def openapi() -> None:
+    """Print the OpenAPI document."""
+    from draftmill_service.api.app import create_app
+
+    typer.echo(json.dumps(create_app(ServiceSettings()).openapi(), indent=2, sort_keys=True, ensure_ascii=False))
+
+
+def _keyring() -> Keyring:
+    return Keyring(ServiceSettings().keys_file)
+
+
+@keys.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Whose key it is.")],
+    scope: Annotated[
+        list[Scope] | None, typer.Option(help="May be repeated; read alone without it.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key. Its token is printed once and kept nowhere."""
+    key, token = _keyring().create(name, set(scope or [Scope.READ]))
+    typer.echo(json.dumps({"id": key.id, "token": token}) if as_json else token)
+
+
+@keys.command("list")
+def list_keys(as_json: AsJson = False) -> None:
+    """Show every key, without its secret."""
+    listed = _keyring().list()
+    if as_json:
+        typer.echo(json.dumps([key.model_dump(mode="json", exclude={"sha256"}) for key in listed], indent=2))
+        return
+    for key in listed:
+        state = "revoked" if key.revoked_at else "valid"
+        typer.echo(f"{key.id}  {state:7}  {','.join(key.scopes):20}  {key.created_at:%Y-%m-%d}  {key.name}")
+
+
+@keys.command()
+def revoke(key_id: Annotated[str, typer.Argument(help="As `keys list` shows it.")]) -> None:
+    """Refuse a key from now on."""
+    try:
+        _keyring().revoke(key_id)
+    except KeyError:
+        typer.echo(f"there is no key {key_id}", err=True)
+        raise typer.Exit(2) from None

@@ -1,0 +1,36 @@
+"""Logs: one JSON object a line on stderr, with tokens and passwords struck out."""
+
+import json
+import logging
+import re
+import sys
+from datetime import UTC, datetime
+
+_SECRETS = re.compile(
+    r"dm_[0-9a-f]{12}_[0-9a-f]+|hf_[A-Za-z0-9]{8,}|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)|(?i:(?<=bearer\s))[^\s\"']+"
+)
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+
+
+def redact(text: str) -> str:
+    return _SECRETS.sub("***", text)
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **{name: value for name, value in vars(record).items() if name not in _STANDARD},
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return redact(json.dumps(line, default=str, ensure_ascii=False))
+
+
+def log_to_stderr(level: int = logging.INFO) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)

@@ -1,0 +1,37 @@
+"""The service's settings, read once from the environment."""
+
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class ServiceSettings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="DRAFTMILL_", frozen=True, extra="ignore")
+
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
+    """Ledger and broker. It may hold a password."""
+    data_dir: Path = Path("~/.local/share/draftmill")
+    host: str = "127.0.0.1"
+    port: int = Field(default=8642, ge=0, le=65535)
+
+    max_attempts: int = Field(default=3, ge=1)
+    """A job whose worker was lost this many times is failed."""
+    reap_seconds: float = Field(default=2.0, gt=0)
+    """Pause between two looks for lost workers and unheard doorbells."""
+    ring_seconds: float = Field(default=3.0, gt=0)
+    """A doorbell that no worker answered for this long, and whose message is gone, rings again."""
+    preflight_seconds: float = Field(default=30.0, gt=0)
+    max_body_bytes: int = Field(default=1_000_000, ge=1)
+    keepalive_seconds: float = Field(default=10.0, gt=0)
+    """Longest silence in an event stream."""
+
+    @model_validator(mode="after")
+    def _absolute(self) -> Self:
+        object.__setattr__(self, "data_dir", self.data_dir.expanduser().absolute())
+        return self
+
+    @property
+    def keys_file(self) -> Path:
+        return self.data_dir / "keys.json"

@@ -1,0 +1,55 @@
+"""The real service under uvicorn, in a thread of the test's process, with keys of each scope."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from draftmill_service.api.app import create_app
+from draftmill_service.keyring import Keyring, Scope
+from draftmill_service.settings import ServiceSettings
+from tests.redis_server import free_port
+from tests.support import eventually
+
+
+class Live:
+    def __init__(self, settings: ServiceSettings) -> None:
+        self.settings = settings
+        self.data_dir = settings.data_dir
+        self.url = f"http://{settings.host}:{settings.port}"
+        keyring = Keyring(settings.keys_file)
+        self.tokens = {scope: keyring.create(f"{scope} only", {scope})[1] for scope in Scope}
+        self.token = keyring.create("everything", set(Scope))[1]
+
+    def client(self, token: str | None = None) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token or self.token}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=10)
+
+
+@contextmanager
+def live_service(redis_url: str, data_dir: Path, **settings: object) -> Iterator[Live]:
+    """Preflights time out after half a second: no worker is there to answer."""
+    wanted = {"redis_url": redis_url, "data_dir": data_dir, "port": free_port(), "preflight_seconds": 0.5, **settings}
+    live = Live(ServiceSettings.model_validate(wanted))
+    config = uvicorn.Config(
+        create_app(live.settings),
+        host=live.settings.host,
+        port=live.settings.port,
+        log_config=None,
+        access_log=False,
+        ws="none",
+        timeout_graceful_shutdown=2,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, name="live service")
+    thread.start()
+    try:
+        eventually(lambda: server.started, timeout=20)
+        yield live
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
