@@ -52,6 +52,7 @@ def download(
 
 def concurrently(client: HubClient, work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """`work` of every item, at most `connections` at a time. The first failure stops the others."""
+    client.stop.clear()  # a batch that failed before this one is over
     with ThreadPoolExecutor(client.settings.connections) as pool:
         futures = [pool.submit(work, item) for item in items]
         try:
