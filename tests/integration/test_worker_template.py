@@ -114,10 +114,14 @@ def test_what_a_stage_leaves_is_killed(tmp_path: Path, template: "subprocess.Pop
 @pytest.mark.parametrize("leave", ["kill", "close", "die"])
 def test_a_stage_dies_with_all_it_started(tmp_path: Path, template: "subprocess.Popen[bytes]", leave: str) -> None:
     """By request, by a closed connection, by the supervisor's death."""
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+
+    def living() -> set[int]:
+        return {child.pid for child in psutil.Process().children(recursive=True) if process.alive(child)}
+
+    before = living()
 
     def others() -> set[int]:
-        return {child.pid for child in psutil.Process().children(recursive=True)} - before
+        return living() - before
 
     if leave == "die":
         pid = os.fork()

@@ -13,10 +13,11 @@ _REASONS = {
     Stage.VERIFY: Reason.VERIFY_FAILED,
     Stage.SEAL: Reason.SEAL_FAILED,
 }
+_BY_PROBLEM = {"internal": Reason.INTERNAL, "stage-timeout": Reason.STAGE_TIMEOUT}
 SECRETS: dict[Stage, tuple[str, ...]] = {Stage.PULL: ("HF_TOKEN",)}
 """Environment variables that a stage is handed; no other stage has them."""
 
 
 def reason(stage: Stage, problem: Problem) -> Reason:
     """Why a job failed whose stage ended with a problem."""
-    return Reason.INTERNAL if problem.slug == "internal" else _REASONS[stage]
+    return _BY_PROBLEM.get(problem.slug, _REASONS[stage])

@@ -28,6 +28,11 @@ def _daemons() -> None:
     subprocess.run([sys.executable, "-c", DAEMON], check=True)
 
 
+def _daemons_hang() -> None:
+    _daemons()
+    hang()
+
+
 def _problem() -> None:
     raise ProblemError("shape-mismatch", "as the test wants")
 
@@ -55,13 +60,19 @@ def _flood(report: Reporter) -> None:
         report.log("info", "x" * 4000)
 
 
+def _pause() -> None:
+    """A second and a half of work."""
+    signal.sigtimedwait({signal.SIGUSR1}, 1.5)
+
+
 ACTS: dict[str, Callable[[], object]] = {
     "": lambda: None,
     "hang": hang,
     "crash": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "exit": lambda: os._exit(3),
+    "pause": _pause,
     "daemons": _daemons,
-    "daemons-hang": lambda: (_daemons(), hang()),
+    "daemons-hang": _daemons_hang,
     "problem": _problem,
     "bug": _bug,
     "full": _full,
