@@ -82,7 +82,7 @@ def _model(model: type[M]) -> Callable[[httpx.Response], M]:
             return model.model_validate_json(response.content, extra="ignore")
         except ValidationError as error:
             raise ProtocolError(
-                f"{response.url} did not answer a {model.__name__} of this version ({USER_AGENT}): {error}"
+                f"{response.url} did not answer {model.__name__} as {USER_AGENT} knows it: {error}"
             ) from error
 
     return parse

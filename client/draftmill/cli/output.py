@@ -63,7 +63,8 @@ class Output:
     def complain(self, error: DraftmillError) -> None:
         """The problem with all its offenders, on stderr."""
         problem = error.problem if isinstance(error, ProblemError) else None
-        self.note(f"draftmill: {plain(problem.detail if problem else error)}")
+        for number, line in enumerate(str(problem.detail if problem else error).splitlines()):
+            self.note(f"{'' if number else 'draftmill: '}{plain(line)}")
         if problem:
             for offender in problem.offenders:
                 self.note(f"  {plain(offender.where)}: {plain(offender.message)}")

@@ -37,8 +37,8 @@ class Service:
 
     def __call__(self, seen: Seen) -> Answer:
         if seen.path.endswith("/events"):
-            return self.streams.pop(0) if len(self.streams) > 1 else self.streams[0]
-        return job_answer(DONE if len(self.streams) <= 1 else RUNNING)
+            return self.streams.pop(0)
+        return job_answer(RUNNING if self.streams else DONE)
 
 
 def resumed_from(server: Scripted) -> list[str | None]:
@@ -93,7 +93,7 @@ def test_a_stream_that_never_comes_back_is_given_up(connect: Connect) -> None:
 
 
 def test_something_else_in_the_stream_is_a_protocol_error(connect: Connect) -> None:
-    client, _ = connect(Service(stream(b'id: 1-0\ndata: {"nonsense": true}\n\n')))
+    client, _ = connect([stream(b'id: 1-0\ndata: {"nonsense": true}\n\n')])
     with pytest.raises(ProtocolError):
         list(client.watch(DONE))
 

@@ -1,0 +1,68 @@
+"""Text for people."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from draftmill import Event, EventKind
+from draftmill.cli.output import columns, plain, size
+from draftmill.cli.request import Request, job_spec
+from draftmill.cli.text import event_line, job_lines
+from tests.unit.client.conftest import make_job
+
+NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    assert plain("a\x1b[2J\r\n\x07b\x9b") == "a [2J   b "
+
+
+def test_columns_line_up() -> None:
+    assert columns([("A", "COUNT"), ("long", 7)], right=frozenset({1})) == ["A     COUNT", "long      7"]
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.50 KiB"), (3 << 40, "3.00 TiB")])
+def test_sizes(count: int, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "delta"),
+    [
+        ("30s", timedelta(seconds=30)),
+        ("90m", timedelta(minutes=90)),
+        ("2h", timedelta(hours=2)),
+        ("3d", timedelta(days=3)),
+    ],
+)
+def test_a_deadline_may_be_a_duration(text: str, delta: timedelta) -> None:
+    assert job_spec(Request("a/b", "fp8", deadline=text), NOW).deadline == NOW + delta
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "text"),
+    [
+        (EventKind.STATE, {"state": "failed", "reason": "verify_failed"}, "failed (verify_failed)"),
+        (EventKind.STAGE, {"stage": "pull", "state": "running"}, "pull running"),
+        (
+            EventKind.PROGRESS,
+            {"stage": "pull", "progress": {"done": 1, "total": 2, "unit": "bytes"}},
+            "pull 1 of 2 bytes",
+        ),
+        (EventKind.LOG, {"level": "warning", "message": "slow\x1b"}, "warning: slow "),
+        (EventKind.ATTEMPT, {"attempt": 1, "worker": "w"}, "1 on w"),
+        (EventKind.ATTEMPT, {"attempt": 2, "outcome": "lost"}, "2 lost"),
+    ],
+)
+def test_events_read_as_lines(kind: EventKind, data: dict[str, object], text: str) -> None:
+    assert event_line(Event(id="1-0", job="j", time=NOW, kind=kind, data=data)).endswith(f"{kind:<8} {text}")
+
+
+def test_a_job_reads_as_lines() -> None:
+    lines = job_lines(make_job())
+    assert lines[:4] == [
+        f"job        {make_job().id}",
+        "state      queued",
+        "source     org/drafter@main",
+        "format     fp8",
+    ]
