@@ -77,3 +77,7 @@ def revoke(key_id: Annotated[str, typer.Argument(help="As `keys list` shows it."
     except KeyError:
         typer.echo(f"there is no key {key_id}", err=True)
         raise typer.Exit(2) from None
+
+
+if __name__ == "__main__":
+    main()
