@@ -45,7 +45,9 @@ def test_manifest_is_sorted_and_complete(folder: Path) -> None:
     assert make_manifest(folder, ["sub/a.txt"]).files == manifest.files[1:]
 
 
-@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "sub/../../x", "", ".", "sub\\x", "a\0b", "x" * 5000])
+@pytest.mark.parametrize(
+    "path", ["../x", "/etc/passwd", "sub/../../x", "", ".", "sub\\x", "a\0b", "\ud800", "x" * 5000]
+)
 def test_paths_that_leave_the_folder(folder: Path, path: str) -> None:
     with pytest.raises(ProblemError) as caught:
         inside(folder, path)

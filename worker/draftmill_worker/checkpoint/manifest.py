@@ -16,12 +16,13 @@ def inside(folder: Path, relative: str) -> Path:
     Raises `unsafe-path` for what is absolute, leaves the folder, is the folder itself or cannot be a path.
     """
     root = folder.resolve()
-    if "\\" in relative or any(len(part.encode()) > MAX_NAME_BYTES for part in relative.split("/")):
-        raise _unsafe(relative)
     try:
+        fits = all(len(part.encode()) <= MAX_NAME_BYTES for part in relative.split("/"))
         path = (root / relative).resolve()
-    except (ValueError, OSError, RuntimeError) as error:  # NUL bytes, overlong paths, loops of links
+    except (ValueError, OSError, RuntimeError) as error:  # NUL bytes, half surrogates, loops of links
         raise _unsafe(relative) from error
+    if not fits or "\\" in relative:
+        raise _unsafe(relative)
     # From Python 3.13 on a loop of links resolves to a link instead of raising.
     if path == root or not path.is_relative_to(root) or path.is_symlink():
         raise _unsafe(relative)
