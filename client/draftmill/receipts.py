@@ -1,0 +1,146 @@
+"""The receipt: what one boot of an engine recorded. Append-only, chained per writer."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from draftmill._model import Model
+from draftmill.benchmarks import ArmName, Counts
+from draftmill.jobs import Commit, Instant, Sha256
+from draftmill.problems import Offender
+from draftmill.reports import ManifestFile
+
+BootId = Annotated[str, StringConstraints(pattern=r"^b[0-9a-f]{32}$")]
+Volatile = {"draftmill:volatile": True}
+"""Marks a field that differs between two equal runs: times, ids, process ids, ports, addresses, rates, cache sizes, chain hashes."""
+
+
+class Phase(StrEnum):
+    LOADED = "loaded"
+    SHARED = "shared"
+    """Head and embeddings of the target are shared with the drafter, where the engine does that."""
+    MEASURED = "measured"
+    EXITED = "exited"
+
+
+class PhaseRecord(Model):
+    name: Phase
+    at: Instant = Field(json_schema_extra=Volatile)
+
+
+class Checkpointed(Model):
+    """A model directory as it was given to the engine."""
+
+    source: str
+    """Repository or, for a local path, its last component."""
+    commit: Commit | None
+    variant: Sha256 | None = None
+    files: tuple[ManifestFile, ...]
+
+
+class ModuleRecord(Model):
+    """One module of the drafter as it is inside the engine after loading."""
+
+    name: str
+    class_name: str
+    method: str | None
+    """Class of its `quant_method`."""
+    kernel: str | None
+    """Class of the kernel that the method really uses."""
+    weight_dtype: str | None
+    weight_shape: tuple[int, ...]
+    scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Per scale parameter: dtype, shape, min, max, finite, sentinel."""
+
+
+class HeadRecord(Model):
+    class_name: str
+    method: str | None
+    kernel: str | None
+    dtype: str
+    shape: tuple[int, ...]
+    finite: bool
+    scale_positive: bool | None
+    shares_target_head: bool
+    shares_target_embedding: bool
+
+
+class EmbeddingRecord(Model):
+    class_name: str
+    dtype: str
+    shape: tuple[int, ...]
+    shares_target_embedding: bool
+
+
+class EngineView(Model):
+    """What the worker extension saw from inside the engine."""
+
+    runner: str
+    """`v1`, `v2` or `v1+plugin`."""
+    proposer: str
+    drafter_class: str | None
+    modules: tuple[ModuleRecord, ...] = ()
+    head: HeadRecord | None = None
+    embedding: EmbeddingRecord | None = None
+    target_digest_before: Sha256 | None = None
+    """Digest of sampled target parameters after loading the target and after loading the drafter."""
+    target_digest_after: Sha256 | None = None
+    kv_cache_tokens: int | None = Field(default=None, json_schema_extra=Volatile)
+
+
+class Host(Model):
+    class_: str = Field(alias="class")
+    """Digest of what makes two hosts comparable: processor or GPU model, count, instruction sets."""
+    cpu: str
+    cpu_count: int
+    gpus: tuple[str, ...] = ()
+    memory_bytes: int = Field(json_schema_extra=Volatile)
+    kernel: str = Field(json_schema_extra=Volatile)
+
+
+class ChainLink(Model):
+    writer: str = Field(json_schema_extra=Volatile)
+    sequence: int = Field(json_schema_extra=Volatile)
+    previous: Sha256 | None = Field(default=None, json_schema_extra=Volatile)
+
+
+class RuleResult(Model):
+    rule: str
+    passed: bool
+    detail: str
+    offenders: tuple[Offender, ...] = ()
+
+
+class Receipt(Model):
+    schema_: Literal["draftmill.receipt/v1"] = Field(default="draftmill.receipt/v1", alias="schema")
+    boot: BootId = Field(json_schema_extra=Volatile)
+    job: str | None = Field(default=None, json_schema_extra=Volatile)
+    attempt: int | None = Field(default=None, json_schema_extra=Volatile)
+    arm: ArmName
+    phases: tuple[PhaseRecord, ...]
+    versions: dict[str, str]
+    engine_build: str
+    """Identity of the engine build: distribution, version and digest of its installed record."""
+    host: Host
+    argv: tuple[str, ...] = Field(json_schema_extra=Volatile)
+    speculative_config: dict[str, Any] | None
+    """As asked for, with model paths replaced by `drafter`."""
+    engine_config: dict[str, Any]
+    """As resolved by the engine, with paths and addresses left out."""
+    environment: dict[str, str]
+    """Allow-listed variables only."""
+    target: Checkpointed
+    drafter: Checkpointed | None
+    view: EngineView | None
+    counts: Counts | None
+    output_sha256: Sha256 | None
+    prompts_sha256: Sha256
+    emulated: bool
+    plugins: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Distinct warning lines of the engine's log, without times and process ids."""
+    timings: dict[str, float] = Field(default_factory=dict, json_schema_extra=Volatile)
+    rules: tuple[RuleResult, ...]
+    """Validation: every rule by name, failed ones first. A receipt with a failed rule is kept and fails its job."""
+    chain: ChainLink = Field(json_schema_extra=Volatile)
