@@ -89,8 +89,9 @@ def _gated(message: str, what: str, *, with_token: bool) -> ProblemError:
 
 
 def _library_error(response: httpx2.Response) -> HfHubHTTPError | None:
-    # A copy without the body: the library would read a body of any length to quote it.
-    headers = {name: value for name, value in response.headers.items() if name.startswith("x-")}
+    # A copy without the body and other headers: the library would read a body of any length to quote it, and log
+    # the server's warnings.
+    headers = {name: value for name, value in response.headers.items() if name.startswith("x-error-")}
     bare = httpx2.Response(response.status_code, headers=headers, request=response.request)
     try:
         hf_raise_for_status(bare)

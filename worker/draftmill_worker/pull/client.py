@@ -1,5 +1,6 @@
 """HTTP to the Hub with bounds: silence, size, redirects, retries, and who gets to see the token."""
 
+import logging
 import os
 import re
 import threading
@@ -18,7 +19,13 @@ from draftmill_worker.pull.answers import raise_for_answer
 from draftmill_worker.pull.faults import Patience, TransientError
 from draftmill_worker.pull.settings import TOKEN_VARIABLE, HubSettings
 
+# They log addresses, which storage hosts sign, and headers, which a server may fill with what it was sent.
+for _name in ("httpx2", "httpcore2"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
+
 MAX_REDIRECTS = 5
+# What huggingface_hub takes for true. It reads the variable once, at import; here it counts for each request.
+_YES = frozenset({"1", "ON", "YES", "TRUE"})
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -59,6 +66,8 @@ class HubClient:
         `stalled` is the slug for a silence longer than the settings allow; `download-stalled` also picks the
         download's own bound.
         """
+        if os.environ.get("HF_HUB_OFFLINE", "").upper() in _YES:
+            raise ProblemError("hub-unavailable", f"{what}: HF_HUB_OFFLINE is set")
         silence = self.settings.answer_seconds if stalled == "hub-unavailable" else self.settings.stall_seconds
         timeout = httpx2.Timeout(silence, connect=self.settings.connect_seconds)
         try:
