@@ -31,7 +31,7 @@ class Packed:
     zeros: int
     """Scale units (rows or blocks) that hold only zeros."""
     finite: bool
-    """False when a row holds NaN or Inf in the cast dtype; the arrays are then meaningless."""
+    """False when a row was found to hold NaN or Inf in the cast dtype; there are no arrays then."""
 
 
 class Scheme(Protocol):
@@ -41,11 +41,6 @@ class Scheme(Protocol):
     @property
     def whole_tensor_amax(self) -> bool:
         """True when a weight's amax, or its fused group's, must be known before the first row is packed."""
-        ...
-
-    @property
-    def zero_is_servable(self) -> bool:
-        """False when an all-zero weight has no usable scale."""
         ...
 
     def outputs(self, name: str, shape: tuple[int, ...]) -> tuple[OutputTensor, ...]:
@@ -59,7 +54,8 @@ class Scheme(Protocol):
     def scalars(self, amax: np.float32, tiny: np.float32) -> dict[str, np.float32]:
         """Per-tensor outputs by suffix, from the amax of the weight or of its fused group.
 
-        `tiny` is the smallest normal number of the dtype the amax was taken in.
+        `tiny` is the smallest normal number of the dtype the amax was taken in. A scale of zero means that the weight
+        cannot be stored: all of it is zero, or so small that fp32 has no scale for it.
         """
         ...
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from draftmill.formats import FORMATS, Format, FormatSpec
 from draftmill.plans import OutputTensor
@@ -20,7 +21,6 @@ class Fp8:
     """weight E4M3 [out, in]; weight_scale F32 [1]; input_scale F32 [1]."""
 
     whole_tensor_amax = True
-    zero_is_servable = True
 
     @property
     def spec(self) -> FormatSpec:
@@ -40,7 +40,7 @@ class Fp8:
         activation = input_scale(Format.FP8)
         if activation is None:
             raise AssertionError("fp8 stores a static activation scale")
-        return {"weight_scale": e4m3_scale(amax, tiny), "input_scale": activation}
+        return {"weight_scale": e4m3_scale(np.array([amax]), tiny)[0], "input_scale": activation}
 
     def pack(self, ops: "RowOps", rows: "Rows", scalars: Mapping[str, np.float32]) -> Packed:
         codes = ops.e4m3(rows, np.array([scalars["weight_scale"]], np.float32))
@@ -53,10 +53,10 @@ class Fp8:
         return e4m3_error_bound(weight, top / 448.0)
 
 
-def e4m3_scale(amax: np.float32, tiny: np.float32) -> np.float32:
-    """amax / 448 in fp32. Zero becomes 448 (scale 1) and the rest is at least `tiny`, as ModelOpt exports it."""
-    safe = E4M3_MAX if amax == 0 else max(amax, tiny)
-    return np.float32(np.float32(safe) / E4M3_MAX)
+def e4m3_scale(amax: NDArray[np.float32], tiny: np.float32) -> NDArray[np.float32]:
+    """amax / 448 in fp32, element-wise. Zero becomes 448 (scale 1), the rest is at least `tiny`, as in ModelOpt."""
+    safe: NDArray[np.float32] = np.where(amax == 0, E4M3_MAX, np.maximum(amax, tiny))
+    return safe / E4M3_MAX
 
 
 def e4m3_error_bound(weight: "torch.Tensor", scale: "torch.Tensor") -> "torch.Tensor":

@@ -9,7 +9,8 @@ from typing_extensions import override
 from draftmill.formats import FORMATS, Format, FormatSpec
 from draftmill.plans import OutputTensor
 from draftmill_worker.quantize.formats.base import WEIGHT, Packed, Scheme, not_a_matrix, output
-from draftmill_worker.quantize.formats.fp8 import e4m3_error_bound
+from draftmill_worker.quantize.formats.fp8 import e4m3_error_bound, e4m3_scale
+from draftmill_worker.quantize.kernels.rows import TINY
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +22,6 @@ class Fp8PerChannel(Scheme):
     """weight E4M3 [out, in]; weight_scale F32 [out]."""
 
     whole_tensor_amax = False
-    zero_is_servable = True
 
     @property
     def spec(self) -> FormatSpec:
@@ -42,8 +42,12 @@ class Fp8PerChannel(Scheme):
 
     @override
     def pack(self, ops: "RowOps", rows: "Rows", scalars: Mapping[str, np.float32]) -> Packed:
-        scales, zeros, finite = ops.row_scales(rows)
-        return Packed(arrays={WEIGHT: ops.e4m3(rows, scales), "weight_scale": scales}, zeros=zeros, finite=finite)
+        amax = ops.row_amax(rows)
+        zeros = int((amax == 0).sum())
+        if not np.isfinite(amax).all():
+            return Packed(arrays={}, zeros=zeros, finite=False)
+        scales = e4m3_scale(amax, TINY[rows.cast])
+        return Packed(arrays={WEIGHT: ops.e4m3(rows, scales), "weight_scale": scales}, zeros=zeros, finite=True)
 
     @override
     def error_bound(self, weight: "torch.Tensor", amax: float | None = None) -> "torch.Tensor":

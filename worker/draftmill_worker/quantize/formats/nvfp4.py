@@ -24,8 +24,6 @@ class Nvfp4(Scheme):
     input_scale F32 [] where the format quantizes activations."""
 
     whole_tensor_amax = True
-    # ModelOpt gives NaN block scales and weight_scale_2 = 0 for an all-zero weight.
-    zero_is_servable = False
 
     def __init__(self, format: Format) -> None:
         self._spec = FORMATS[format]
@@ -51,7 +49,7 @@ class Nvfp4(Scheme):
 
     @override
     def scalars(self, amax: np.float32, tiny: np.float32) -> dict[str, np.float32]:
-        """weight_scale_2 = amax / (6 * 448), unclamped: it is zero only for an all-zero weight."""
+        """weight_scale_2 = amax / (6 * 448), unclamped. Where it is zero, ModelOpt gives NaN block scales."""
         scalars = {"weight_scale_2": np.float32(amax / (E2M1_MAX * E4M3_MAX))}
         return scalars if self._input_scale is None else scalars | {"input_scale": self._input_scale}
 

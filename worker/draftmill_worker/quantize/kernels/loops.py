@@ -1,0 +1,159 @@
+"""The loops over elements, compiled by numba. One file: numba's cache does not notice changes in another.
+
+Weights come as bit patterns: int16 for bfloat16, int32 for float32. A bfloat16 is the upper half of a float32, so one
+source serves both: `_up(x)` is the shift from x's bits to float32's, 16 or 0, known when numba compiles. Magnitudes
+order like their bit patterns, which makes amax, finiteness and thresholds integer comparisons. The patterns are signed
+because LLVM vectorizes signed comparisons three times better here.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftmill_worker.quantize.kernels.jit import jit
+
+# int16 or int32; numba compiles one version for each.
+Bits = NDArray[Any]
+BLOCK = 16
+
+
+@jit
+def _up(x: Bits) -> int:
+    return 32 - 8 * x.itemsize
+
+
+@jit
+def _magnitude_mask(x: Bits) -> int:
+    return (1 << (8 * x.itemsize - 1)) - 1
+
+
+@jit
+def _e4m3(magnitude: np.float32) -> np.uint32:
+    """E4M3 code of a float32 >= 0 to nearest even, as torch rounds (c10/util/Float8_e4m3fn.h).
+
+    Below 2^-6, adding 2^14 leaves the subnormal's bits at the end of the mantissa; above, the carry of the rounding
+    addend does the rest. The caller keeps magnitudes under 480, where E4M3 has no Inf to give.
+    """
+    bits = np.float32(magnitude).view(np.uint32)
+    subnormal = np.float32(magnitude + np.float32(16384.0)).view(np.uint32) - np.uint32(141 << 23)
+    normal = np.uint32(bits + np.uint32(0xC407FFFF) + ((bits >> np.uint32(20)) & np.uint32(1))) >> np.uint32(20)
+    return np.uint32(subnormal if bits < np.uint32(121 << 23) else normal)
+
+
+@jit
+def amax(x: Bits) -> Any:
+    """Largest magnitude of a flat array, as a bit pattern; Inf and NaN are the largest of all."""
+    bits = x.dtype.type
+    mask = bits(_magnitude_mask(x))
+    largest = bits(0)
+    for i in range(x.size):
+        largest = max(largest, bits(x[i] & mask))
+    return largest
+
+
+@jit
+def row_amax(x: Bits, out: Bits) -> None:
+    """Largest magnitude of each row, as bit patterns."""
+    for row in range(x.shape[0]):
+        out[row] = amax(x[row])
+
+
+@jit
+def e4m3(x: Bits, scales: NDArray[np.float32], codes: NDArray[np.uint8]) -> None:
+    """codes = E4M3(x / scale), float32 arithmetic; one scale for all rows or one per row."""
+    mask = np.uint32(_magnitude_mask(x))
+    up = np.uint32(_up(x))
+    for row in range(x.shape[0]):
+        scale = scales[row if scales.size > 1 else 0]
+        for i in range(x.shape[1]):
+            value = x[row, i]
+            magnitude = np.uint32((np.uint32(value) & mask) << up).view(np.float32)
+            sign = np.uint32(0x80) if value < 0 else np.uint32(0)
+            codes[row, i] = np.uint8(_e4m3(np.float32(magnitude / scale)) | sign)
+
+
+@jit
+def _halve(source: Bits, target: Bits, count: int) -> None:
+    for i in range(count):
+        target[i] = max(source[2 * i], source[2 * i + 1])
+
+
+@jit
+def _block_amax(line: Bits, out: Bits, spare: Bits, mask: int) -> None:
+    """out[b] = largest magnitude of block b. By pairwise maxima over the row: a loop per block does not vectorize."""
+    for i in range(line.size // 2):
+        out[i] = max(line[2 * i] & mask, line[2 * i + 1] & mask)
+    _halve(out, spare, line.size // 4)
+    _halve(spare, out, line.size // 8)
+    _halve(out, spare, line.size // 16)
+    for i in range(line.size // BLOCK):
+        out[i] = spare[i]
+
+
+@jit
+def _block_scales(tops: Bits, divisor: np.float32, codes: NDArray[np.uint8]) -> int:
+    """E4M3 codes of block amax / divisor; returns how many blocks are all zero.
+
+    A quotient of zero becomes 1 and the rest is clamped to [2^-9, 448], as ModelOpt does before its cast.
+    """
+    up = np.uint32(_up(tops))
+    zeros = 0
+    for i in range(codes.size):
+        zeros += tops[i] == 0
+        scale = np.float32(np.uint32(np.uint32(tops[i]) << up).view(np.float32) / divisor)
+        scale = np.float32(1.0) if scale == 0 else min(max(scale, np.float32(2.0**-9)), np.float32(448.0))
+        codes[i] = np.uint8(_e4m3(scale))
+    return zeros
+
+
+@jit
+def _e2m1_codes(line: Bits, steps: Bits, scales: NDArray[np.uint8], codes: Bits) -> None:
+    """Codes of a row: how many steps of its block's scale a magnitude has reached, and the sign above them."""
+    bits = line.dtype.type
+    mask = bits(_magnitude_mask(line))
+    # Bounded by the row's own size: bounded by scales.size, LLVM leaves the inner loop scalar.
+    for block in range(line.size // BLOCK):
+        s = scales[block]
+        t0, t1, t2, t3 = steps[s, 0], steps[s, 1], steps[s, 2], steps[s, 3]
+        t4, t5, t6, t7 = steps[s, 4], steps[s, 5], steps[s, 6], steps[s, 7]
+        for i in range(block * BLOCK, block * BLOCK + BLOCK):
+            value = line[i]
+            m = bits(value & mask)
+            code = bits(m >= t1) + bits(m >= t2) + bits(m >= t3) + bits(m >= t4)
+            code += bits(m >= t5) + bits(m >= t6) + bits(m >= t7)
+            code += bits(8) * bits((value < 0) & (m >= t0))
+            codes[i] = bits(code)
+
+
+@jit
+def e2m1(x: Bits, divisor: np.float32, steps: Bits, codes: NDArray[np.uint8], scales: NDArray[np.uint8]) -> int:
+    """Packs rows of blocks of 16 columns; returns how many blocks are all zero.
+
+    `divisor` is 6 * scale_2. `steps[s]` belongs to block scale code s: eight magnitudes, the first for the sign to
+    show, the others for codes 1 to 7. `codes` [rows, columns/2] has the even column in the low nibble, `scales`
+    [rows, columns/16] holds E4M3 codes.
+    """
+    columns = x.shape[1]
+    bits = x.dtype.type
+    mask = bits(_magnitude_mask(x))
+    wide = np.empty(columns, x.dtype)
+    spare = np.empty(columns // 4, x.dtype)
+    zeros = 0
+    for row in range(x.shape[0]):
+        _block_amax(x[row], wide, spare, mask)
+        zeros += _block_scales(wide, divisor, scales[row])
+        _e2m1_codes(x[row], steps, scales[row], wide)
+        for i in range(columns // 2):
+            codes[row, i] = np.uint8(wide[2 * i] | (wide[2 * i + 1] << 4))
+    return zeros
+
+
+@jit
+def to_bfloat16(x: NDArray[np.int32], out: NDArray[np.int16]) -> None:
+    """float32 bits to bfloat16 bits, to nearest even; NaN becomes the quiet NaN 0x7FC0 (c10/util/BFloat16.h)."""
+    for i in range(x.size):
+        bits = np.uint32(x[i])
+        rounded = np.uint32(bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        out[i] = np.int16(np.uint32(0x7FC0) if nan else rounded)

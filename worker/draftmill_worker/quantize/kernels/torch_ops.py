@@ -1,0 +1,67 @@
+"""Row operations in torch, for CUDA. On CPU tensors the same code is the loops' independent twin."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from draftmill_worker.quantize.kernels.rows import Rows
+
+_BLOCK = 16
+_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+_BOUNDS = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+_TIES_UP = torch.tensor([0.75, 1.75, 3.5])
+
+
+class TorchOps:
+    """`RowOps` by division and search, as the formats define them; `device` is a torch device name."""
+
+    def __init__(self, device: str) -> None:
+        self._device = torch.device(device)
+
+    def amax(self, rows: Rows) -> np.float32:
+        return np.float32(self._cast(rows).abs().max().float().item())
+
+    def row_amax(self, rows: Rows) -> NDArray[np.float32]:
+        return _float32(self._cast(rows).abs().amax(dim=1).float())
+
+    def e4m3(self, rows: Rows, scales: NDArray[np.float32]) -> NDArray[np.uint8]:
+        divisor = torch.from_numpy(scales).to(self._device).unsqueeze(1)
+        return _bytes((self._cast(rows).float() / divisor).to(torch.float8_e4m3fn))
+
+    def e2m1(self, rows: Rows, scale_2: np.float32) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int]:
+        weight = self._cast(rows).float()
+        blocks = weight.view(weight.shape[0], -1, _BLOCK)
+        second = torch.tensor(float(scale_2), dtype=torch.float32, device=self._device)
+        top = blocks.abs().amax(dim=2)
+        ratio = top / (6.0 * second)
+        ratio = torch.where(ratio == 0, torch.ones_like(ratio), ratio).clamp(2.0**-9, 448.0)
+        scales = ratio.to(torch.float8_e4m3fn)
+        codes = _e2m1_codes(blocks / (scales.float() * second).unsqueeze(2)).view(weight.shape)
+        packed = codes[:, 0::2] | (codes[:, 1::2] << 4)
+        return _bytes(packed), _bytes(scales), int((top == 0).sum().item())
+
+    def _cast(self, rows: Rows) -> torch.Tensor:
+        # Copied: mapped files are read-only, which torch.from_numpy does not accept silently.
+        stored = torch.from_numpy(np.array(rows.stored))
+        if rows.dtype == "BF16":
+            stored = stored.view(torch.bfloat16)
+        return stored.to(self._device).to(_DTYPES[rows.cast])
+
+
+def _e2m1_codes(quotients: torch.Tensor) -> torch.Tensor:
+    """E2M1 codes, uint8, to nearest even: position among the bounds, odd bounds upwards, sign where below zero."""
+    magnitudes = quotients.abs()
+    codes = torch.bucketize(magnitudes, _BOUNDS.to(quotients.device), out_int32=True)
+    for tie in _TIES_UP.to(quotients.device):
+        codes += magnitudes == tie
+    return (codes | ((quotients < 0).int() << 3)).to(torch.uint8)
+
+
+def _bytes(codes: torch.Tensor) -> NDArray[np.uint8]:
+    array: NDArray[np.uint8] = codes.view(torch.uint8).cpu().contiguous().numpy()
+    return array
+
+
+def _float32(values: torch.Tensor) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = values.cpu().numpy()
+    return array

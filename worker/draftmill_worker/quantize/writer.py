@@ -1,0 +1,70 @@
+"""Weight files written at known offsets, by any number of threads."""
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftmill.plans import OutputTensor
+from draftmill.problems import Offender, ProblemError
+from draftmill_worker.quantize.layout import layout
+
+
+class WeightWriter:
+    """A new safetensors file, allocated in full when opened. It is removed again unless `finish` was reached.
+
+    Raises FileExistsError when the file exists, and the problem `disk-budget` when it does not fit on the disk.
+    """
+
+    def __init__(self, path: Path, tensors: Iterable[OutputTensor]) -> None:
+        self._layout = layout(tensors)
+        self._path = path
+        self._finished = False
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def __enter__(self) -> Self:
+        try:
+            os.posix_fallocate(self._fd, 0, self._layout.size)
+        except OSError as error:
+            self._discard()
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            name, size = self._path.name, self._layout.size
+            raise ProblemError(
+                "disk-budget", f"{name} does not fit", [Offender(where=name, message=f"needs {size} bytes")]
+            ) from error
+        self._write(self._layout.header, 0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._finished:
+            self._discard()
+
+    def put(self, tensor: str, offset: int, data: NDArray[Any] | memoryview) -> None:
+        """Writes `data`, C-contiguous, `offset` bytes into `tensor`."""
+        raw = data.reshape(-1).view(np.uint8).data if isinstance(data, np.ndarray) else data
+        self._write(raw, self._layout.starts[tensor] + offset)
+
+    def finish(self, *, fsync: bool) -> None:
+        if fsync:
+            os.fsync(self._fd)
+        os.close(self._fd)
+        self._finished = True
+
+    def _write(self, data: bytes | memoryview, offset: int) -> None:
+        # Written, not mapped: faulting a mapping's pages in one by one costs three times a write's time.
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._fd, view, offset)
+            view, offset = view[written:], offset + written
+
+    def _discard(self) -> None:
+        os.close(self._fd)
+        self._path.unlink(missing_ok=True)
