@@ -64,4 +64,6 @@ class Drafter:
     @property
     def min_target_layers(self) -> int:
         """The fewest decoder layers the target can have, given the layers the drafter taps."""
-        return self.target_num_layers or max(self.target_layer_ids or (0,)) or 1
+        # EAGLE3's ids count states, of which there is one more than layers; the others count layers from 0.
+        first = 0 if self.family is Family.EAGLE3 else 1
+        return self.target_num_layers or max(self.target_layer_ids or (0,)) + first or 1

@@ -5,7 +5,7 @@ Read from vLLM 0.32, models/qwen3_dflash.py and models/qwen3_dflash2.py.
 
 from draftmill.plans import Family, Head
 from draftmill_worker.checkpoint.drafter import Drafter, Module
-from draftmill_worker.checkpoint.families.head import draft_head, head_module
+from draftmill_worker.checkpoint.families.head import draft_head, embedding_module, head_module
 from draftmill_worker.checkpoint.families.layers import check_layer, layer_modules
 from draftmill_worker.checkpoint.families.reading import Reading
 from draftmill_worker.checkpoint.families.settings import Settings, Sizes, read_sizes
@@ -66,7 +66,7 @@ class BlockDrafter:
         modules = [Module("fc", ("fc",), ("model.fc",))]
         for number, prefix in reading.layer_prefixes().items():
             modules += layer_modules(prefix, number, "model.", keep_qkv=CONTEXT_KV)
-        modules += [*extra, head_module(reading, head, head_keep)]
+        modules += [*extra, embedding_module(reading), head_module(reading, head, head_keep)]
         refusal = head_keep if head is Head.OWN else f"its head is {head.value}: it has no lm_head of its own"
         return Drafter(
             family=family,

@@ -5,7 +5,7 @@ Read from vLLM 0.32, models/llama_eagle3.py and models/qwen3_eagle3.py.
 
 from draftmill.plans import Family, Head
 from draftmill_worker.checkpoint.drafter import Drafter, Module
-from draftmill_worker.checkpoint.families.head import draft_head, head_module
+from draftmill_worker.checkpoint.families.head import draft_head, embedding_module, head_module
 from draftmill_worker.checkpoint.families.layers import check_layer, layer_modules
 from draftmill_worker.checkpoint.families.reading import Reading
 from draftmill_worker.checkpoint.families.settings import Settings, Sizes, read_sizes
@@ -33,7 +33,7 @@ def read(reading: Reading) -> Drafter:
     check_vocabulary(reading, sizes, draft_vocab)
     head = draft_head(reading, sizes.vocab, draft_vocab)
     modules = _modules(reading, qwen3)
-    modules.append(head_module(reading, head, None))
+    modules += [embedding_module(reading), head_module(reading, head, None)]
     return Drafter(
         family=Family.EAGLE3,
         dialect=_dialect(reading),

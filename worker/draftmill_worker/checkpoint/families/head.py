@@ -45,6 +45,12 @@ def head_module(reading: Reading, head: Head, keep: str | None, runtime: str = "
     return Module("lm_head", members, (runtime,), keep=keep, opt_in=keep is None)
 
 
+def embedding_module(reading: Reading) -> Module:
+    """embed_tokens as the engine builds it, stored or borrowed from the target."""
+    members = ("embed_tokens",) if "embed_tokens.weight" in reading.tensors else ()
+    return Module("embed_tokens", members, ("model.embed_tokens",), keep="embedding")
+
+
 def _tied_mismatch(reading: Reading, vocab: int, draft_vocab: int | None) -> bool:
     stored = reading.tensors.get(LM_HEAD)
     rows = draft_vocab or vocab if stored is None or len(stored.shape) != 2 else stored.shape[0]

@@ -1,0 +1,56 @@
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftmill.formats import FORMATS, Format
+from draftmill.jobs import QuantizeOptions
+from draftmill.plans import Plan
+from draftmill_worker.quantize.config import hf_quant_config, quantization_config
+from draftmill_worker.quantize.plan import make_plan
+from tests.unit.checkpoint.layouts import eagle3
+
+
+@pytest.fixture(params=list(Format))
+def plan(tmp_path: Path, request: pytest.FixtureRequest) -> Plan:
+    checkpoint, drafter = eagle3().open(tmp_path)
+    return make_plan(checkpoint, drafter, request.param, QuantizeOptions())
+
+
+def test_c19_both_forms_say_the_same(plan: Plan) -> None:
+    flat, nested = quantization_config(plan), hf_quant_config(plan)
+    quantization = nested["quantization"]
+    assert flat["quant_algo"] == quantization["quant_algo"] == FORMATS[plan.format].quant_algo
+    assert flat["ignore"] == quantization["exclude_modules"] == list(plan.ignore)
+    assert flat.get("group_size") == quantization.get("group_size") == FORMATS[plan.format].group
+    assert flat["kv_cache_scheme"] is None
+    assert quantization["kv_cache_quant_algo"] is None
+    assert flat["producer"] == nested["producer"]
+
+
+def test_one_algorithm_and_no_layer_map(plan: Plan) -> None:
+    text = str(quantization_config(plan)) + str(hf_quant_config(plan))
+    assert "MIXED_PRECISION" not in text
+    assert "quantized_layers" not in text
+
+
+# ModelOpt's own conversion has no group for fp8_pc_pt.
+@pytest.mark.parametrize("format", [Format.FP8, Format.NVFP4, Format.W4A16_NVFP4])
+def test_groups_are_modelopts(tmp_path: Path, format: Format) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ModelOpt warns of a newer transformers, which this part does not touch
+        from modelopt.torch.export.convert_hf_config import convert_hf_quant_config_format
+
+    checkpoint, drafter = eagle3().open(tmp_path)
+    plan = make_plan(checkpoint, drafter, format, QuantizeOptions())
+    theirs: dict[str, Any] = convert_hf_quant_config_format(hf_quant_config(plan))
+    assert quantization_config(plan)["config_groups"] == theirs["config_groups"]
+
+
+def test_c31_activation_precision_is_stated(plan: Plan) -> None:
+    group = quantization_config(plan)["config_groups"]["group_0"]
+    expected = {"static": {"dynamic": False}, "dynamic": {"dynamic": True, "strategy": "token"}, "none": None}
+    stated = group.get("input_activations")
+    wanted = expected[FORMATS[plan.format].activation]
+    assert stated is None if wanted is None else stated | wanted == stated
