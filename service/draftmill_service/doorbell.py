@@ -81,10 +81,17 @@ class Doorbell:
             try:
                 if producer is None:
                     producer = self._app.amqp.Producer(self._app.connection_for_write())
-                # Celery turns a bare queue name into the anonymous exchange: no binding is looked up, none can be lost.
+                # A bare queue name becomes the anonymous exchange: no binding is looked up, so none can be lost.
                 self._app.send_task(
                     ring.task, (ring.argument,), queue=ring.queue, producer=producer, ignore_result=True, retry=False
                 )
             except (OperationalError, RedisError, OSError) as error:
                 self._failed(ring, error)
+                _close(producer)
                 producer = None
+        _close(producer)
+
+
+def _close(producer: Any) -> None:
+    if producer is not None:
+        producer.connection.release()

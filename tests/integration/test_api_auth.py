@@ -76,10 +76,8 @@ def test_unknown_paths_tell_nothing_without_a_key(anonymous: httpx.Client) -> No
     [
         "",
         "Bearer",
-        "Bearer ",
         "Basic abc",
         "Bearer dm_0123456789ab_" + "0" * 64,
-        "Bearer x",
         "Bearer \xff",
         "Token {}",
         "Bearer {}x",

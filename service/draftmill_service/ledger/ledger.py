@@ -222,14 +222,15 @@ class Ledger:
         """
         while True:
             try:
+                # Before the wait: the one who resumes may have seen the end.
+                if await self._over(job_id, after):
+                    return
                 batch = await self._next_events(job_id, after, idle_seconds)
                 for event in batch:
                     after = event.id
                     yield event
                 if not batch:
                     yield None
-                if await self._over(job_id, after):
-                    return
             except LedgerUnavailable:
                 yield None
                 await asyncio.sleep(0.5)

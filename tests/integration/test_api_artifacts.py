@@ -1,0 +1,211 @@
+"""Plan, verify report and files of a job, read from the data directory as a worker leaves it."""
+
+import hashlib
+import http.client
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from draftmill.formats import Format
+from draftmill.jobs import QuantizeOptions, ResolvedSource, ResolvedSpec
+from draftmill.plans import Family, Fate, Head, OutputTensor, Plan, TensorPlan
+from draftmill.problems import URN, ProblemError
+from draftmill.reports import Artifacts, Check, CheckStatus, Manifest, ManifestFile, VerifyReport
+from draftmill.states import Outcome, Reason
+from draftmill_service.ledger import WorkerLedger
+from tests.integration.live import Live
+from tests.integration.test_api import claim, problem, submit
+
+WEIGHTS = bytes(range(256)) * 1000
+VARIANT = "ab" * 32
+TENSOR = TensorPlan(
+    name="norm.weight",
+    dtype="BF16",
+    shape=(8,),
+    file="model.safetensors",
+    fate=Fate.KEPT,
+    reason="1-D",
+    outputs=(OutputTensor(name="norm.weight", dtype="BF16", shape=(8,)),),
+)
+PLAN = Plan(
+    family=Family.EAGLE3,
+    dialect="flat",
+    head=Head.OWN,
+    format=Format.FP8,
+    scales="fused",
+    dtype="bfloat16",
+    tensors=(TENSOR,),
+    ignore=("lm_head",),
+    source_bytes=16,
+    variant_bytes=16,
+)
+REPORT = VerifyReport(passed=True, checks=(Check(id="names", status=CheckStatus.PASS, proves="names in = names out"),))
+FAILED = VerifyReport(passed=False, checks=(Check(id="names", status=CheckStatus.FAIL, proves="names in = names out"),))
+RESOLVED = ResolvedSpec(
+    source=ResolvedSource(repo="org/drafter", commit="0" * 40, manifest_sha256="cd" * 32),
+    format=Format.FP8,
+    quantize=QuantizeOptions(),
+    family="eagle3",
+    quantizer="test",
+    variant=VARIANT,
+)
+
+
+def write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def variant(live: Live) -> Path:
+    """A sealed variant with its manifest; the manifest also names what the store must not give."""
+    folder = live.data_dir / "variants" / VARIANT
+    write(folder / "model.safetensors", WEIGHTS)
+    write(folder / "nested" / "modeling.py", b"class Drafter: ...")
+    write(folder / "plan.json", PLAN.model_dump_json(by_alias=True).encode())
+    listed = ["model.safetensors", "nested/modeling.py", "plan.json"]
+    files = [
+        ManifestFile(path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+        for path in listed
+        for data in [(folder / path).read_bytes()]
+    ]
+    escapes = ["../secret.json", "link.json"]
+    write(folder.parent / "secret.json", b"secret")
+    if not (folder / "link.json").is_symlink():
+        (folder / "link.json").symlink_to(folder.parent / "secret.json")
+    files += [ManifestFile(path=path, size=6, sha256="0" * 64) for path in escapes]
+    manifest = Manifest(files=tuple(sorted(files, key=lambda file: file.path)))
+    write(live.data_dir / "evidence" / VARIANT / "manifest.json", manifest.model_dump_json().encode())
+    write(folder / "unlisted.txt", b"not in the manifest")
+    return folder
+
+
+@pytest.fixture
+def succeed(api: httpx.Client, worker: WorkerLedger) -> Callable[[], str]:
+    def run() -> str:
+        job_id = submit(api)
+        held = claim(worker, job_id)
+        worker.resolve(held, RESOLVED, "eagle3")
+        assert worker.finish(held, Outcome.SUCCEEDED)
+        return job_id
+
+    return run
+
+
+def test_artifacts_of_a_job(api: httpx.Client, variant: Path, succeed: Callable[[], str]) -> None:
+    job_id = succeed()
+    listed = Artifacts.model_validate_json(api.get(f"/v1/jobs/{job_id}/artifacts").content)
+    assert listed.variant == VARIANT
+    assert api.get("/v1/jobs", params={"family": "eagle3"}).json()["items"][0]["id"] == job_id
+    for file in listed.files:
+        if file.sha256 == "0" * 64:
+            continue
+        response = api.get(f"/v1/jobs/{job_id}/artifacts/{file.path}")
+        assert response.status_code == 200
+        assert hashlib.sha256(response.content).hexdigest() == file.sha256
+        assert response.headers["etag"] == f'"{file.sha256}"'
+        assert int(response.headers["content-length"]) == file.size
+        head = api.head(f"/v1/jobs/{job_id}/artifacts/{file.path}")
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == str(file.size)
+
+
+def test_ranges(api: httpx.Client, variant: Path, succeed: Callable[[], str]) -> None:
+    path = f"/v1/jobs/{succeed()}/artifacts/model.safetensors"
+    etag = api.get(path).headers["etag"]
+    part = api.get(path, headers={"Range": "bytes=1000-1999", "If-Range": etag})
+    assert (part.status_code, part.content) == (206, WEIGHTS[1000:2000])
+    assert part.headers["content-range"] == f"bytes 1000-1999/{len(WEIGHTS)}"
+    rest = api.get(path, headers={"Range": f"bytes={len(WEIGHTS) - 5}-"})
+    assert (rest.status_code, rest.content) == (206, WEIGHTS[-5:])
+    changed = api.get(path, headers={"Range": "bytes=1000-1999", "If-Range": '"other"'})
+    assert (changed.status_code, changed.content) == (200, WEIGHTS)
+    beyond = api.get(path, headers={"Range": f"bytes={len(WEIGHTS)}-"})
+    problem(beyond, "range-not-satisfiable")
+    assert beyond.headers["content-range"] == f"bytes */{len(WEIGHTS)}"
+    for malformed in ("bytes=5-2", "lines=1-2", "rubbish"):
+        problem(api.get(path, headers={"Range": malformed}), "invalid-request")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret.json",
+        "%2e%2e/secret.json",
+        "..%2fsecret.json",
+        "link.json",
+        "unlisted.txt",
+        "nested",
+        "",
+        "%2fetc%2fpasswd",
+        "nested/../plan.json",
+        "plan.json%00",
+    ],
+)
+def test_nothing_but_listed_files_inside_the_variant(
+    live: Live, variant: Path, succeed: Callable[[], str], path: str
+) -> None:
+    # httpx would tidy the dots away.
+    connection = http.client.HTTPConnection(live.settings.host, live.settings.port)
+    headers = {"Authorization": f"Bearer {live.token}"}
+    connection.request("GET", f"/v1/jobs/{succeed()}/artifacts/{path}", headers=headers)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    assert (response.status, json.loads(body)["type"]) == (404, URN + "not-found")
+
+
+def test_no_artifacts_before_the_end(api: httpx.Client, worker: WorkerLedger, variant: Path) -> None:
+    job_id = submit(api)
+    for _ in range(2):
+        problem(api.get(f"/v1/jobs/{job_id}/artifacts"), "not-ready")
+        problem(api.get(f"/v1/jobs/{job_id}/artifacts/model.safetensors"), "not-ready")
+        worker.claim(job_id, "w1", 60)
+
+
+def test_failed_variant_is_not_served_and_its_report_is(
+    live: Live, api: httpx.Client, worker: WorkerLedger, variant: Path
+) -> None:
+    job_id = submit(api)
+    held = claim(worker, job_id)
+    worker.resolve(held, RESOLVED, "eagle3")
+    failed = ProblemError("verify-failed", "names differ").problem
+    result: dict[str, Any] = {"value": {"report": FAILED.model_dump(mode="json", by_alias=True)}, "seconds": 1.0}
+    write(live.data_dir / "jobs" / job_id / "1" / "verify" / "result.json", json.dumps(result).encode())
+    assert worker.finish(held, Outcome.FAILED, Reason.VERIFY_FAILED, failed)
+    problem(api.get(f"/v1/jobs/{job_id}/artifacts"), "not-ready")
+    problem(api.get(f"/v1/jobs/{job_id}/artifacts/model.safetensors"), "not-ready")
+    assert VerifyReport.model_validate_json(api.get(f"/v1/jobs/{job_id}/verify").content) == FAILED
+
+
+def test_plan_of_a_running_job_comes_from_its_attempt(live: Live, api: httpx.Client, worker: WorkerLedger) -> None:
+    job_id = submit(api)
+    problem(api.get(f"/v1/jobs/{job_id}/plan"), "not-ready")
+    claim(worker, job_id)
+    result = {"value": {"plan": PLAN.model_dump(mode="json", by_alias=True)}, "seconds": 1.0}
+    write(live.data_dir / "jobs" / job_id / "1" / "plan" / "result.json", json.dumps(result).encode())
+    assert Plan.model_validate_json(api.get(f"/v1/jobs/{job_id}/plan").content) == PLAN
+
+
+def test_plan_and_report_of_a_sealed_variant(
+    live: Live, api: httpx.Client, variant: Path, succeed: Callable[[], str]
+) -> None:
+    job_id = succeed()
+    assert Plan.model_validate_json(api.get(f"/v1/jobs/{job_id}/plan").content) == PLAN
+    problem(api.get(f"/v1/jobs/{job_id}/verify"), "not-ready")
+    evidence = live.data_dir / "evidence" / VARIANT / job_id / "verify.json"
+    write(evidence, REPORT.model_dump_json(by_alias=True).encode())
+    assert VerifyReport.model_validate_json(api.get(f"/v1/jobs/{job_id}/verify").content) == REPORT
+    # A job answered from the store has no report of its own, and shows the variant's.
+    cached = succeed()
+    assert VerifyReport.model_validate_json(api.get(f"/v1/jobs/{cached}/verify").content) == REPORT
+
+
+def test_variant_that_was_removed_is_gone(api: httpx.Client, live: Live, succeed: Callable[[], str]) -> None:
+    manifest = live.data_dir / "evidence" / VARIANT / "manifest.json"
+    manifest.unlink(missing_ok=True)
+    problem(api.get(f"/v1/jobs/{succeed()}/artifacts"), "expired")
