@@ -29,6 +29,7 @@ class WeightWriter:
 
     def __enter__(self) -> Self:
         try:
+            os.fchmod(self._fd, 0o644)
             os.posix_fallocate(self._fd, 0, self._layout.size)
         except OSError as error:
             self._discard()

@@ -1,0 +1,126 @@
+"""`draftmill quantize`: the engine alone, for a checkpoint folder at hand."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftmill.cli import text
+from draftmill.cli.exits import ExitCode
+from draftmill.cli.options import Dtype, Exclude, FormatName, Json, LmHead, Scales
+from draftmill.cli.output import Output, plain, size
+from draftmill.cli.request import Request, UsageProblemError, job_spec
+from draftmill.plans import Fate
+from draftmill.problems import Offender, ProblemError
+from draftmill_worker.mill import Milled, Progress, Switches, mill
+
+
+def quantize(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="A drafter's checkpoint folder. It is only read.")],
+    *,
+    format: FormatName,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="The folder to make.")],
+    exclude: Exclude = [],  # noqa: B006 -- typer copies it
+    lm_head: LmHead = False,
+    scales: Scales = "fused",
+    dtype: Dtype = "bfloat16",
+    verify: Annotated[bool, typer.Option(help="Prove the variant before it gets its name.")] = True,
+    fsync: Annotated[bool, typer.Option(help="Wait until the disk has every byte.")] = True,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT when it exists.")] = False,
+    device: Annotated[str, typer.Option(metavar="cpu|cuda[:N]", help="Where the weights are packed.")] = "cpu",
+    threads: Annotated[int | None, typer.Option(min=1, max=64, help="Threads.  [default: one per CPU]")] = None,
+    json: Json = False,
+) -> None:
+    """Quantize a checkpoint folder into a verified variant folder, without a service.
+
+    OUT appears whole and verified, or not at all. Exit codes: 3 the input was refused, 4 the variant failed its checks.
+
+    \b
+    Examples:
+      draftmill quantize ./drafter --format fp8 -o drafter-fp8
+      draftmill quantize ./drafter -f w4a16_nvfp4 --exclude '*fc*' -o drafter-w4 --json
+    """
+    output = Output(json)
+    request = Request(str(source.expanduser().absolute()), format, None, tuple(exclude), lm_head, scales, dtype)
+    spec = job_spec(request)
+    source, out = source.expanduser().resolve(), out.expanduser().resolve()
+    _check_folders(source, out, overwrite)
+    switches = Switches(verify=verify, fsync=fsync, overwrite=overwrite, device=device, threads=threads)
+    with _progress(output) as progress:
+        milled = mill(source, out, spec.format, spec.quantize, switches=switches, progress=progress)
+    output.result(_document(milled), *_lines(milled))
+    if milled.folder is None:
+        output.note("The variant failed its checks and was removed.")
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _check_folders(source: Path, out: Path, overwrite: bool) -> None:
+    if not source.is_dir():
+        raise ProblemError("path-not-found", f"{source} is not a folder", [Offender(where="SRC", message="no folder")])
+    offenders = []
+    if out == source or source in out.parents or out in source.parents:
+        offenders.append(Offender(where="--out", message="OUT and SRC must not lie in one another"))
+    elif out.exists() and not (overwrite and out.is_dir()):
+        hint = "; --overwrite replaces it" if out.is_dir() else ", and is no folder"
+        offenders.append(Offender(where="--out", message=f"{out} exists{hint}"))
+    if offenders:
+        raise UsageProblemError("the output folder cannot be made", offenders)
+
+
+def _document(milled: Milled) -> dict[str, object]:
+    fates = [tensor.fate for tensor in milled.plan.tensors]
+    return {
+        "folder": None if milled.folder is None else str(milled.folder),
+        "family": milled.plan.family,
+        "format": milled.plan.format,
+        "source_bytes": milled.plan.source_bytes,
+        "variant_bytes": milled.plan.variant_bytes,
+        "tensors": {fate: fates.count(fate) for fate in Fate},
+        "seconds": milled.seconds,
+        "serve_command": milled.serve_command,
+        "warnings": milled.warnings,
+        "verify": milled.report,
+    }
+
+
+def _lines(milled: Milled) -> list[str]:
+    plan = milled.plan
+    lines = [*text.plan_lines(plan)]
+    lines += [f"warning: {plain(warning)}" for warning in milled.warnings if warning not in plan.warnings]
+    if milled.report is not None:
+        lines += text.verify_lines(milled.report)
+    lines.append(", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in milled.seconds.items()))
+    if milled.folder is not None:
+        lines += [f"variant    {milled.folder}", f"serve      {milled.serve_command}"]
+    return lines
+
+
+@contextmanager
+def _progress(output: Output) -> Iterator[Progress]:
+    """A bar on a terminal, a line per stage elsewhere."""
+    if sys.stderr.isatty() and not output.as_json:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
+        with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+            tasks = {}
+
+            def draw(stage: str, done: int, total: int) -> None:
+                if stage not in tasks:
+                    tasks[stage] = bar.add_task(stage, total=total, amount="")
+                amount = f"{size(done)} of {size(total)}" if stage == "quantize" else f"{done} of {total} checks"
+                bar.update(tasks[stage], completed=done, amount=amount)
+
+            yield draw
+        return
+
+    def line(stage: str, done: int, total: int) -> None:
+        if done == total:
+            output.note(f"{stage}: {size(total)} done" if stage == "quantize" else f"{stage}: {total} checks done")
+
+    yield line
