@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, JsonValue, StringConstraints
 
 from draftmill._model import Model
 from draftmill.benchmarks import ArmName, Counts
@@ -12,8 +12,8 @@ from draftmill.problems import Offender
 from draftmill.reports import ManifestFile
 
 BootId = Annotated[str, StringConstraints(pattern=r"^b[0-9a-f]{32}$")]
-Volatile = {"draftmill:volatile": True}
-"""Marks a field that differs between two equal runs: times, ids, process ids, ports, addresses, rates, cache sizes, chain hashes."""
+Volatile: dict[str, JsonValue] = {"draftmill:volatile": True}
+"""Marks a field that differs between two equal runs: times, ids, process ids, ports, rates, cache sizes, chain hashes."""
 
 
 class Phase(StrEnum):
