@@ -13,7 +13,7 @@ from draftmill.reports import ManifestFile
 
 BootId = Annotated[str, StringConstraints(pattern=r"^b[0-9a-f]{32}$")]
 Volatile: dict[str, JsonValue] = {"draftmill:volatile": True}
-"""Marks a field that differs between two equal runs: times, ids, process ids, ports, rates, cache sizes, chain hashes."""
+"""Marks a field that differs between two equal runs: times, ids, ports, rates, cache sizes, chain hashes."""
 
 
 class Phase(StrEnum):
