@@ -1,8 +1,8 @@
 """Brings a checkpoint to this machine, or reads just its headers: from the Hub or from a local folder."""
 
 from draftmill_worker.pull.hub import HubSettings, pull_repo, resolve
-from draftmill_worker.pull.local import LocalSettings, pull_path
+from draftmill_worker.pull.local import LocalSettings, pull_path, read_local
 from draftmill_worker.pull.remote import read_remote
 from draftmill_worker.pull.store import Pulled
 
-__all__ = ["HubSettings", "LocalSettings", "Pulled", "pull_path", "pull_repo", "read_remote", "resolve"]
+__all__ = ["HubSettings", "LocalSettings", "Pulled", "pull_path", "pull_repo", "read_local", "read_remote", "resolve"]

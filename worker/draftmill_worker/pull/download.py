@@ -107,8 +107,9 @@ def _stream(client: HubClient, listing: Listing, file: ListedFile, part: Part, a
         for chunk in response.iter_raw():
             if client.stop.is_set():
                 raise StoppedError
-            part.append(chunk)
-            advance(len(chunk))
+            wanted = chunk[: file.size - part.size]  # what a server sends beyond the file is nobody's
+            part.append(wanted)
+            advance(len(wanted))
             drip.saw(len(chunk))
             if part.complete:
                 return

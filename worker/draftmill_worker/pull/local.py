@@ -1,6 +1,7 @@
 """Takes a checkpoint folder of this machine into the sources folder, by copy or, when asked, by hard link."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +18,12 @@ from draftmill_worker.pull.folder import SourceFolder, scan
 from draftmill_worker.pull.intake import Taken, check_unchanged, copy_file, hash_file, link_file
 from draftmill_worker.pull.listing import check_listing
 from draftmill_worker.pull.roots import newest_export, resolve_folder
-from draftmill_worker.pull.settings import LocalSettings
+from draftmill_worker.pull.settings import Limits, LocalSettings
 from draftmill_worker.pull.store import Progress, Pulled, Slot
 from draftmill_worker.pull.survey import survey
 from draftmill_worker.pull.tally import Tally
 
-__all__ = ["LocalSettings", "pull_path"]
+__all__ = ["LocalSettings", "pull_path", "read_local"]
 
 Check = Callable[[Checkpoint], object]
 Take = Callable[[str, Callable[[int], None]], Taken]
@@ -44,11 +45,27 @@ def pull_path(
     where the volume allows it. Raises ProblemError, `source-changed` when files change meanwhile.
     """
     sources_dir.mkdir(parents=True, exist_ok=True)
-    folder = resolve_folder(path, allowed_roots)
+    with _source(path, allowed_roots) as source:
+        check(_open(source, settings))
+        modules = survey(source, list(source.sizes), None)
+        pull = _Pull(source, tuple(sorted({*source.sizes, *modules})), sources_dir, settings, progress, check)
+        return pull.find() or pull.bring()
+
+
+def read_local(path: str | Path, allowed_roots: Sequence[Path], limits: Limits) -> Checkpoint:
+    """The checkpoint that `pull_path` would take, from its headers; nothing is copied."""
+    with _source(path, allowed_roots) as source:
+        survey(source, list(source.sizes), None)
+        return _open(source, limits)
+
+
+@contextmanager
+def _source(path: str | Path, roots: Sequence[Path]) -> Iterator[SourceFolder]:
+    """The folder that `path` stands for. Problems within the block name it where it is a training output's export."""
+    folder = resolve_folder(path, roots)
     export = newest_export(folder)
     try:
-        source = scan(folder if export is None else resolve_folder(export, allowed_roots), allowed_roots)
-        return _pull(source, sources_dir, settings, progress, check)
+        yield scan(folder if export is None else resolve_folder(export, roots), roots)
     except ProblemError as error:
         if export is None:
             raise
@@ -57,14 +74,9 @@ def pull_path(
         raise ProblemError(problem.slug, detail, problem.offenders) from error
 
 
-def _pull(
-    source: SourceFolder, sources_dir: Path, settings: LocalSettings, progress: Progress | None, check: Check
-) -> Pulled:
-    check_listing(str(source.path), source.sizes, source.siblings, settings)
-    modules = survey(source, list(source.sizes), None)
-    check(open_checkpoint(source.path))
-    pull = _Pull(source, tuple(sorted({*source.sizes, *modules})), sources_dir, settings, progress, check)
-    return pull.find() or pull.bring()
+def _open(source: SourceFolder, limits: Limits) -> Checkpoint:
+    check_listing(str(source.path), source.sizes, source.siblings, limits)
+    return open_checkpoint(source.path)
 
 
 @dataclass(frozen=True)

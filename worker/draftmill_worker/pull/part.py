@@ -34,8 +34,7 @@ class Part:
 
     @property
     def complete(self) -> bool:
-        """All bytes are there, or more than all."""
-        return self.size >= self._file.size
+        return self.size == self._file.size
 
     def append(self, chunk: bytes) -> None:
         rest = memoryview(chunk)
@@ -51,7 +50,7 @@ class Part:
     def sha256(self) -> str | None:
         """SHA-256 of the bytes, or None when they are not the ones that were listed."""
         found = self._sha256.hexdigest() if self._file.algorithm == "sha256" else self._git.hexdigest()
-        return self._sha256.hexdigest() if self.size == self._file.size and found == self._file.digest else None
+        return self._sha256.hexdigest() if self.complete and found == self._file.digest else None
 
     def _begin(self) -> None:
         self.size = 0
