@@ -55,7 +55,9 @@ def link_file(source: SourceFolder, name: str, folder: Path, advance: Callable[[
     with opened(source.path / name, source.roots) as descriptor:
         try:
             # The descriptor's own file: neither the name of a link nor one that took its place meanwhile.
-            os.link(f"/proc/self/fd/{descriptor}", folder / name, follow_symlinks=True)
+            # Python follows links only through linkat, which it calls only when a directory is given; an absolute path
+            # makes any do.
+            os.link(f"/proc/self/fd/{descriptor}", folder / name, src_dir_fd=descriptor, follow_symlinks=True)
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
