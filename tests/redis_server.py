@@ -54,6 +54,10 @@ class RedisServer:
             except redis.ConnectionError:
                 return False
 
+    def send(self, what: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(what)
+
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         if self._process is not None:
             self._process.send_signal(how)

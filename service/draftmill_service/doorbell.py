@@ -29,7 +29,14 @@ def make_producer(redis_url: str) -> Celery:
         task_serializer="json",
         result_backend=None,
         task_ignore_result=True,
-        broker_transport_options={"socket_timeout": 3.0, "socket_connect_timeout": 1.0},
+        broker_transport_options={
+            "socket_timeout": 3.0,
+            "socket_connect_timeout": 1.0,
+            # A doorbell that is not heard now is rung again by the reaper.
+            "max_retries": 1,
+            "interval_start": 0.05,
+            "interval_max": 0.05,
+        },
     )
     return app
 

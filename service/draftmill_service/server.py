@@ -1,5 +1,8 @@
 """The API's process: uvicorn around the application."""
 
+import signal
+from types import FrameType
+
 import uvicorn
 
 from draftmill_service.api.app import create_app
@@ -10,9 +13,15 @@ GRACE_SECONDS = 3
 """How long open requests, event streams among them, may go on after SIGTERM."""
 
 
+def _stop(_: int, __: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
 def serve(settings: ServiceSettings) -> None:
     """Serve until a signal says stop."""
     log_to_stderr()
+    # uvicorn raises the signal once more when it has shut down; a stop that was asked for is no failure.
+    signal.signal(signal.SIGTERM, _stop)
     uvicorn.run(
         create_app(settings),
         host=settings.host,
