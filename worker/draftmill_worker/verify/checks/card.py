@@ -1,0 +1,101 @@
+"""The model card: a serve command that says everything, and no trace of the machine."""
+
+import json
+import shlex
+from typing import Any
+
+from draftmill.plans import Family
+from draftmill_worker.verify.registry import Result, check
+from draftmill_worker.verify.view import CARD, View
+
+OPTION = "--speculative-config"
+
+
+@check(
+    "serve-command",
+    reads="README.md, config.json",
+    after=("documents-readable",),
+    proves="the command says method, quantization, dtype and draft tokens, and pins target and drafter apart",
+)
+def serve_command(view: View) -> Result:
+    result = Result()
+    words = _command(view.card)
+    spoken = _speculative(words)
+    if spoken is None:
+        result.blame(CARD, f"no `vllm serve` command with {OPTION} and JSON after it")
+        return result
+    result.evidence = {"speculative_config": spoken}
+    wanted = {"method": view.plan.family.value, "quantization": view.spec.quant_method}
+    for key, value in wanted.items():
+        if spoken.get(key) != value:
+            result.blame(f"{CARD}: {key}", f"{value} expected", spoken.get(key))
+    dtype = "float16" if view.plan.dtype == "float16" else "bfloat16"
+    if _option(words, "--dtype") != dtype:
+        result.blame(f"{CARD}: --dtype", f"{dtype} expected", _option(words, "--dtype"))
+    if not _option(words, "--revision") or not spoken.get("revision"):
+        result.blame(f"{CARD}: revision", "target and drafter are to be pinned each by its own revision")
+    fault = _tokens_fault(view, spoken.get("num_speculative_tokens"))
+    if fault is not None:
+        result.blame(f"{CARD}: num_speculative_tokens", fault, spoken.get("num_speculative_tokens"))
+    return result
+
+
+def _command(card: str) -> list[str]:
+    """Words of the first `vllm serve` in a fenced block, read as a shell reads them."""
+    for block in card.split("```")[1::2]:
+        start = block.find("vllm serve")
+        if start >= 0:
+            return shlex.split(block[start:].replace("\\\n", " "))
+    return []
+
+
+def _speculative(words: list[str]) -> dict[str, Any] | None:
+    text = _option(words, OPTION)
+    try:
+        value = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _option(words: list[str], name: str) -> str | None:
+    return words[words.index(name) + 1] if name in words[:-1] else None
+
+
+def _tokens_fault(view: View, tokens: object) -> str | None:
+    """Block drafters draft their block (dspark) or less than it (dflash), as the engine checks."""
+    if type(tokens) is not int or tokens < 1:
+        return "a number above zero expected"
+    nested = view.config.get("dflash_config")
+    sections = [nested if isinstance(nested, dict) else {}, view.config]
+    block = next((section["block_size"] for section in sections if isinstance(section.get("block_size"), int)), None)
+    if block is None:
+        return None
+    if view.plan.family is Family.DSPARK and tokens != block:
+        return f"the block size {block} expected"
+    if view.plan.family is Family.DFLASH and tokens > max(block - 1, 1):
+        return f"at most {max(block - 1, 1)} for blocks of {block}"
+    return None
+
+
+@check(
+    "no-local-paths",
+    reads="every document written here",
+    after=("documents-readable",),
+    proves="no path of this machine is in the folder: a rebuild elsewhere gives the same bytes",
+)
+def no_local_paths(view: View) -> Result:
+    documents = [file for file in sorted(view.files) if file.endswith((".json", ".md")) and file not in _copied(view)]
+    roots = {str(folder) for folder in (view.source, view.variant, view.source.resolve(), view.variant.resolve())}
+    result = Result(evidence={"documents": documents})
+    for file in documents:
+        text = (view.variant / file).read_text(encoding="utf-8", errors="replace")
+        for root in sorted(roots):
+            if root in text:
+                result.blame(file, "holds a path of this machine")
+                break
+    return result
+
+
+def _copied(view: View) -> set[str]:
+    return {path.name for path in view.source.iterdir()} - {"config.json", CARD, "model.safetensors.index.json"}

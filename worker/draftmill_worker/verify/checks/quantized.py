@@ -1,0 +1,93 @@
+"""Quantized weights against the source they came from."""
+
+from typing import TYPE_CHECKING
+
+from draftmill_worker.quantize.dequantize import dequantize
+from draftmill_worker.verify.reference import NVFP4_KINDS, cast_dtype, half_steps
+from draftmill_worker.verify.registry import Result, check
+from draftmill_worker.verify.tensors import chunks
+from draftmill_worker.verify.view import Linear, View
+
+if TYPE_CHECKING:
+    import torch
+
+# What fp32 loses in w / scale and code * scale, relative to a step.
+ROUNDING = 1 + 2.0**-16
+
+
+@check(
+    "codes-not-zero",
+    reads="codes of every quantized weight",
+    after=("dtypes-and-shapes",),
+    proves="no weight became all zeros, unless it was zero in the source",
+)
+def codes_not_zero(view: View) -> Result:
+    result = Result(evidence={"modules": len(view.linears), "zero_in_source": 0})
+    for linear in view.linears:
+        if _any(_magnitudes(view, view.after(linear.plan, linear.tensor("weight")))):
+            continue
+        if _any(view.before(linear.plan) != 0):
+            result.blame(linear.tensor("weight"), "every code is zero")
+        else:
+            result.evidence["zero_in_source"] += 1
+    return result
+
+
+def _magnitudes(view: View, codes: "torch.Tensor") -> "torch.Tensor":
+    """Codes without their sign bits: negative zero is zero."""
+    import torch
+
+    return codes.view(torch.uint8) & (0x77 if view.plan.format in NVFP4_KINDS else 0x7F)
+
+
+def _any(values: "torch.Tensor") -> bool:
+    return any(bool(values[part].any()) for part in chunks(tuple(values.shape), deep=True))
+
+
+@check(
+    "dequantized-error",
+    reads="quantized weights and scales of the variant, weights of the source",
+    after=("codes-not-zero", "scale-values"),
+    proves="every dequantized element is as near to the source as the format's rounding allows",
+)
+def dequantized_error(view: View) -> Result:
+    result = Result(evidence={"modules": len(view.linears), "elements": 0, "worst_relative_rms": 0.0})
+    for linear in view.linears:
+        outside, elements, relative = _errors(view, linear)
+        result.evidence["elements"] += elements
+        if relative > result.evidence["worst_relative_rms"]:
+            result.evidence |= {"worst_relative_rms": round(relative, 6), "worst": linear.name}
+        if outside:
+            result.blame(linear.tensor("weight"), "elements off by more than rounding", outside)
+    return result
+
+
+def _errors(view: View, linear: Linear) -> tuple[int, int, float]:
+    """(elements beyond the bound, elements compared, ||error|| / ||weight||) of one module."""
+    weight = view.before(linear.plan)
+    stored = {
+        suffix: view.after(linear.plan, linear.tensor(suffix))
+        for suffix in ("weight", *(scale.suffix for scale in view.spec.scales))
+    }
+    sliced = {"weight", *(scale.suffix for scale in view.spec.scales if scale.per in ("channel", "block"))}
+    outside = elements = 0
+    error_square = weight_square = 0.0
+    for part in chunks(tuple(weight.shape), view.deep):
+        rows = weight[part].to(cast_dtype(weight, view.plan.dtype)).float()
+        pieces = {suffix: values[part] if suffix in sliced else values for suffix, values in stored.items()}
+        step = _steps(view, pieces, rows.shape)
+        error = (dequantize(view.plan.format, pieces) - rows).abs()
+        allowed = half_steps(view.plan.format, rows / step) * step
+        outside += int((error > allowed * ROUNDING).sum())
+        elements += rows.numel()
+        error_square += float(error.square().sum())
+        weight_square += float(rows.square().sum())
+    return outside, elements, (error_square / weight_square) ** 0.5 if weight_square else 0.0
+
+
+def _steps(view: View, pieces: "dict[str, torch.Tensor]", shape: "torch.Size") -> "torch.Tensor":
+    """The scale of each element, fp32, from what is stored."""
+    scale = pieces["weight_scale"].float()
+    if view.plan.format in NVFP4_KINDS:
+        return (scale * pieces["weight_scale_2"]).repeat_interleave(shape[1] // scale.shape[1], dim=1)
+    return scale.reshape(-1, 1)

@@ -1,0 +1,85 @@
+"""The formats' arithmetic in plain torch, written from their definitions and not from the quantizer.
+
+E4M3: OCP 8-bit floating point 1.0. E2M1 with E4M3 block scales: OCP microscaling formats 1.0 and NVIDIA's NVFP4.
+Weights are [rows, columns].
+"""
+
+from typing import TYPE_CHECKING
+
+from draftmill.formats import Format
+from draftmill_worker.verify.tensors import chunks
+
+if TYPE_CHECKING:
+    import torch
+
+E4M3_MAX = 448.0
+E2M1_MAX = 6.0
+BLOCK = 16
+NVFP4_KINDS = frozenset({Format.NVFP4, Format.W4A16_NVFP4})
+
+
+def cast_dtype(weight: "torch.Tensor", dtype: str) -> "torch.dtype":
+    """The dtype in which a quantized weight's values and amax are taken."""
+    import torch
+
+    return {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(dtype, weight.dtype)
+
+
+def amax_of(weight: "torch.Tensor", dtype: str) -> "torch.Tensor":
+    """Largest magnitude in the cast dtype, 0-dim of that dtype."""
+    import torch
+
+    cast = cast_dtype(weight, dtype)
+    flat = weight.flatten()
+    tops = [torch.stack(torch.aminmax(flat[part].to(cast))).abs().max() for part in chunks((len(flat),), deep=True)]
+    return torch.stack(tops).max()
+
+
+def tensor_scale(format: Format, top: "torch.Tensor") -> "torch.Tensor":
+    """amax / 448, or amax / (6 * 448) for NVFP4's second level; fp32. `top` is an amax in the cast dtype."""
+    if format in NVFP4_KINDS:
+        return top.float() / (E2M1_MAX * E4M3_MAX)
+    return _e4m3_scale(top)
+
+
+def _e4m3_scale(amax: "torch.Tensor") -> "torch.Tensor":
+    """amax / 448; an amax of zero gives 1, and none counts for less than its dtype's smallest normal number."""
+    import torch
+
+    positive = amax.clamp(min=torch.finfo(amax.dtype).tiny).float()
+    return torch.where(amax == 0, E4M3_MAX, positive) / E4M3_MAX
+
+
+def block_scales(format: Format, rows: "torch.Tensor", top: "torch.Tensor") -> "torch.Tensor":
+    """Per row fp32 for fp8_pc_pt; per 16 columns E4M3 for NVFP4, where `top` is the tensor's or its group's amax."""
+    import torch
+
+    if format in NVFP4_KINDS:
+        blocks = rows.reshape(rows.shape[0], -1, BLOCK).abs().amax(dim=-1).float()
+        scales = blocks / (E2M1_MAX * tensor_scale(format, top))
+        scales = torch.where(scales == 0, 1.0, scales)
+        return scales.clamp(2.0**-9, E4M3_MAX).to(torch.float8_e4m3fn)
+    return _e4m3_scale(rows.abs().amax(dim=1))
+
+
+def input_scale(format: Format) -> float:
+    """Without calibration the range is E4M3's own: amax 448."""
+    import torch
+
+    divisor = E2M1_MAX * E4M3_MAX if format in NVFP4_KINDS else E4M3_MAX
+    return float(torch.tensor(E4M3_MAX) / divisor)
+
+
+def half_steps(format: Format, scaled: "torch.Tensor") -> "torch.Tensor":
+    """Distance within which the nearest code of |weight / scale| must lie, element-wise, in units of the scale."""
+    import torch
+
+    size = scaled.abs()
+    if format in NVFP4_KINDS:
+        # Codes 0 .5 1 1.5 2 3 4 6; what lies beyond 6 saturates.
+        step = torch.where(size < 2, 0.25, torch.where(size < 4, 0.5, 1.0))
+        return torch.maximum(step, size - E2M1_MAX)
+    # Three mantissa bits: neighbours in [2^(e-1), 2^e) are 2^(e-4) apart, subnormals 2^-9.
+    exponent = torch.frexp(size).exponent.clamp(min=-5)
+    step = torch.ldexp(torch.ones_like(size), exponent - 5)
+    return torch.where(size == 0, 0.0, torch.maximum(step, size - E4M3_MAX))
