@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from email.utils import formatdate
@@ -177,15 +178,17 @@ def test_a_wait_beyond_the_bound_is_not_begun(headers: dict[str, str]) -> None:
 
 
 def test_retry_after_is_honoured() -> None:
-    answers = iter([Answer(429, headers={"Retry-After": "1"}), info()])
-    times: list[float] = []
+    waits: list[float | None] = []
 
-    def reply(_: Seen) -> Answer:
-        times.append(time.monotonic())
-        return next(answers)
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waits.append(timeout)
+            return False
 
-    assert resolved(reply)[0] == COMMIT
-    assert times[1] - times[0] >= 1
+    answers = in_turn(Answer(429, headers={"Retry-After": "7"}), Answer(503, headers={"Retry-After": "2"}), info())
+    with wire(answers) as (url, _), HubClient(settings(url), Stop()) as client:
+        assert resolve_commit(client, "org/x", "main") == COMMIT
+    assert waits == [7, 2]
 
 
 def test_a_retry_after_of_nonsense_is_an_ordinary_wait() -> None:

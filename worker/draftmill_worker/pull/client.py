@@ -3,9 +3,11 @@
 import logging
 import os
 import re
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import version
 from types import TracebackType
 from typing import Self
@@ -44,7 +46,8 @@ class HubClient:
         self._authorized = _headers(token)
         self._anonymous = _headers(None)
         self._origin = origin(settings.endpoint)
-        self._client = httpx2.Client(follow_redirects=False, limits=httpx2.Limits(max_connections=None))
+        limits = httpx2.Limits(max_connections=None)
+        self._client = httpx2.Client(follow_redirects=False, limits=limits, verify=_tls())
 
     def __enter__(self) -> Self:
         return self
@@ -127,6 +130,12 @@ def read_bounded(response: httpx2.Response, what: str, max_bytes: int) -> bytes:
         if len(body) > max_bytes:
             raise ProblemError("listing-refused", f"{what}: an answer is longer than {max_bytes} bytes")
     return bytes(body)
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    # Reading the certificates costs as much as a small pull; a process that makes several clients does it once.
+    return httpx2.create_ssl_context()
 
 
 def _token() -> str | None:
