@@ -2,6 +2,7 @@
 
 import time
 
+import httpx
 from httpx_sse import ServerSentEvent
 from pydantic import ValidationError
 
@@ -10,10 +11,18 @@ from draftmill._calls import Call
 from draftmill._retry import RetryPolicy
 from draftmill.errors import ProtocolError, TransportError
 from draftmill.jobs import Job
+from draftmill.problems import ProblemError
 from draftmill.reports import Event
 
 # A stream that stayed open this long was no failure to connect, even when no event came.
 _LASTED_SECONDS = 5.0
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether following may go on after this: the service, or what it stands on, is away for the moment."""
+    if isinstance(error, ProblemError):
+        return error.problem.status == 503
+    return isinstance(error, httpx.TransportError | TransportError)
 
 
 class Follow:

@@ -17,9 +17,9 @@ from draftmill._download import Download, Progress, Transfer
 from draftmill._part import Part, matches, storing
 from draftmill._paths import places
 from draftmill._retry import RetryPolicy, busy
-from draftmill._watch import Follow
+from draftmill._watch import Follow, may_pass
 from draftmill.connection import find_connection
-from draftmill.errors import TransportError
+from draftmill.errors import DraftmillError, TransportError
 from draftmill.formats import Format, FormatSpec
 from draftmill.jobs import Job, JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Family, Plan, Preflight
@@ -121,7 +121,9 @@ class AsyncClient:
                         yield event
                 if (await self.get(job)).done:
                     return
-            except (httpx.TransportError, TransportError) as error:
+            except (httpx.TransportError, DraftmillError) as error:
+                if not may_pass(error):
+                    raise
                 lost = error
             await anyio.sleep(follow.lost(lost))
 

@@ -23,13 +23,13 @@ def make_job(state: JobState = JobState.QUEUED, job_id: str = "j" + "0" * 26) ->
 class Blocking:
     """AsyncClient with each call run to its end; iterators come back as lists."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, key: str = KEY) -> None:
+        self._url, self._key = url, key
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             async def main() -> Any:
-                async with AsyncClient(self._url, KEY, retry=FAST) as client:
+                async with AsyncClient(self._url, self._key, retry=FAST) as client:
                     answer = getattr(client, name)(*args, **kwargs)
                     return [item async for item in answer] if hasattr(answer, "__aiter__") else await answer
 
