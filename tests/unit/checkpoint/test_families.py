@@ -110,6 +110,8 @@ def test_c75_both_generations_of_dflash_configs(tmp_path: Path) -> None:
     for drafter in (first, second):
         assert (drafter.target_layer_ids, drafter.mask_token_id, drafter.block_size) == ((1, 3, 5), 1, 16)
     assert first.config == older.config
+    assert any("V1 runner" in warning for warning in first.warnings)
+    assert second.warnings == ()
 
 
 def test_c75_generations_that_disagree(tmp_path: Path) -> None:
@@ -119,7 +121,12 @@ def test_c75_generations_that_disagree(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: dflash(dflash_config={"mask_token_id": 1}), lambda: dspark(target_layer_ids=None)]
+    "make",
+    [
+        lambda: dflash(dflash_config={"mask_token_id": 1}),
+        lambda: dflash(dflash_config={"target_layer_ids": []}),
+        lambda: dspark(target_layer_ids=None),
+    ],
 )
 def test_c15_target_layer_ids_are_required(tmp_path: Path, make: Callable[[], Layout]) -> None:
     problem = _problem(make(), tmp_path)
@@ -144,8 +151,9 @@ def test_c15_layers_beyond_the_target(tmp_path: Path) -> None:
     assert (problem.slug, _wheres(problem)) == ("shape-mismatch", ["config.json: target_layer_ids"])
 
 
-def test_eagle3_without_named_layers_taps_the_engines_defaults(tmp_path: Path) -> None:
-    _, drafter = eagle3(eagle_config=None).open(tmp_path)
+@pytest.mark.parametrize("config", [None, {}, {"eagle_aux_hidden_state_layer_ids": []}])
+def test_eagle3_without_named_layers_taps_the_engines_defaults(tmp_path: Path, config: dict[str, Any] | None) -> None:
+    _, drafter = eagle3(eagle_config=config).open(tmp_path)
     assert drafter.target_layer_ids is None
     assert any("defaults" in warning for warning in drafter.warnings)
 
@@ -330,6 +338,12 @@ def test_c28_missing_and_misshapen_tensors_come_in_one_answer(tmp_path: Path) ->
     }
 
 
+def test_hidden_norm_is_the_first_layers(tmp_path: Path) -> None:
+    eagle3(layers=2).without("layers.1.hidden_norm.weight").open(tmp_path / "later")
+    problem = _problem(eagle3(layers=2).without("layers.0.hidden_norm.weight"), tmp_path / "first")
+    assert (problem.slug, _wheres(problem)) == ("missing-tensors", ["layers.0.hidden_norm.weight"])
+
+
 def test_missing_draft_map(tmp_path: Path) -> None:
     problem = _problem(eagle3().without("d2t"), tmp_path)
     assert (problem.slug, _wheres(problem)) == ("missing-tensors", ["d2t"])
@@ -369,7 +383,7 @@ def test_layer_stored_under_two_names(tmp_path: Path) -> None:
         ("tie_word_embeddings", "yes"),
     ],
 )
-def test_configuration_of_wrong_types(tmp_path: Path, key: str, value: object) -> None:
+def test_configuration_of_wrong_types(tmp_path: Path, key: str, value: Any) -> None:
     problem = _problem(dflash(**{key: value}), tmp_path)
     assert problem.slug == "malformed-config"
     assert all(key in where or "target_layer_ids" in where for where in _wheres(problem))

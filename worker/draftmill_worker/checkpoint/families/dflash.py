@@ -13,11 +13,17 @@ from draftmill_worker.checkpoint.families.vocabulary import check_vocabulary
 
 NORMS = ("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm")
 CONTEXT_KV = "rule context-kv: the engine makes its context keys and values from the raw q/k/v weights"
+TOP_LEVEL, NESTED = "dflash_config at top level", "dflash_config nested"
 NO_QUANT_CONFIG = "lm_head: the engine gives it no quantization config"
 
 
 def read(reading: Reading) -> Drafter:
     block = BlockDrafter(reading)
+    if block.dialect == TOP_LEVEL:
+        reading.warnings.append(
+            "target_layer_ids stands at the top level: vLLM 0.32's V1 runner reads it in dflash_config only, and taps "
+            "other layers silently; serve with the V2 runner"
+        )
     own_quantized = reading.settings.flag("has_own_lm_head") is True
     refusal = None if own_quantized else f"{NO_QUANT_CONFIG} without has_own_lm_head: true in config.json"
     dflash2 = any("DFlash2" in name for name in reading.settings.texts("architectures"))
@@ -112,4 +118,4 @@ def _layer_ids(reading: Reading, settings: Settings, nested: Settings) -> tuple[
         return (), "unknown"
     if reading.speculators:
         return ids, "speculators"
-    return ids, "dflash_config at top level" if inner is None else "dflash_config nested"
+    return ids, TOP_LEVEL if inner is None else NESTED

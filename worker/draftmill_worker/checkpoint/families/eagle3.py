@@ -11,7 +11,7 @@ from draftmill_worker.checkpoint.families.reading import Reading
 from draftmill_worker.checkpoint.families.settings import Settings, Sizes, read_sizes
 from draftmill_worker.checkpoint.families.vocabulary import check_vocabulary
 
-NORMS = ("input_layernorm", "post_attention_layernorm", "hidden_norm")
+NORMS = ("input_layernorm", "post_attention_layernorm")
 # Low, middle and high layer of the target: what the engine taps when the configuration names none.
 _DEFAULT_AUX = 3
 
@@ -28,6 +28,8 @@ def read(reading: Reading) -> Drafter:
     reading.check_layers(sizes.layers)
     for number, prefix in reading.layer_prefixes().items():
         check_layer(reading, prefix, sizes, sizes.hidden * (2 if number == 0 else 1), norms)
+        # Later layers take no target states, so that exporters leave out their norm.
+        reading.expect(f"{prefix}.hidden_norm.weight", (sizes.hidden,), required=number == 0)
     _check_fc(reading, sizes, layer_ids, target_hidden)
     reading.expect("norm.weight", (sizes.hidden,))
     check_vocabulary(reading, sizes, draft_vocab)

@@ -39,13 +39,13 @@ class Settings:
         return value or 0
 
     def naturals(self, key: str) -> tuple[int, ...] | None:
-        """A non-empty list of distinct natural numbers."""
+        """A list of distinct natural numbers. An empty one is an absent one: ModelOpt writes it for "the default"."""
         value = self._get(key, list, "a list")
-        if value is None:
+        if not value:
             return None
         good = all(type(item) is int and 0 <= item < LIMIT for item in value)
-        if not good or not value or len(set(value)) != len(value):
-            self._note(key, "must be a non-empty list of distinct natural numbers")
+        if not good or len(set(value)) != len(value):
+            self._note(key, "must be a list of distinct natural numbers")
             return None
         return tuple(value)
 
