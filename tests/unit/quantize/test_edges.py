@@ -1,0 +1,98 @@
+"""Where ModelOpt crashes or stores NaN, and what we do instead. docs/numerics.md lists these cases."""
+
+import pytest
+import torch
+
+from draftmill.formats import Format
+from draftmill_worker.quantize.formats import scheme_for
+from draftmill_worker.quantize.kernels import Rows, row_ops
+from draftmill_worker.quantize.kernels.rows import TINY
+from tests.unit.quantize.modelopt_reference import modelopt_tensors
+from tests.unit.quantize.weights import as_rows, packed, same_bytes
+
+NVFP4 = (Format.NVFP4, Format.W4A16_NVFP4)
+FP8 = (Format.FP8, Format.FP8_PC_PT)
+
+
+@pytest.mark.parametrize("format", NVFP4)
+def test_an_all_zero_weight_has_no_nvfp4_scale(format: Format) -> None:
+    """ModelOpt stores NaN block scales; our scale of zero is what `stream` refuses as all-zero-weight."""
+    weight = torch.zeros(2, 32, dtype=torch.bfloat16)
+    [theirs] = modelopt_tensors([weight], format, fuse=False)
+    assert theirs["weight_scale"].float().isnan().all()
+    scheme = scheme_for(format)
+    assert scheme.scalars(row_ops("cpu").amax(_rows(weight)), TINY["BF16"])["weight_scale_2"] == 0
+
+
+@pytest.mark.parametrize("format", FP8)
+def test_an_all_zero_weight_is_stored_in_fp8(format: Format) -> None:
+    """Scale 1 and codes 0, as ModelOpt does."""
+    weight = torch.zeros(3, 32, dtype=torch.bfloat16)
+    [theirs] = modelopt_tensors([weight], format, fuse=False)
+    ours = packed(weight, format, "BF16", row_ops("cpu"))
+    assert all(same_bytes(ours[name], theirs[name]) for name in theirs)
+    assert ours["weight_scale"].eq(1).all()
+    assert ours["weight"].view(torch.uint8).eq(0).all()
+
+
+@pytest.mark.parametrize("format", Format)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_is_seen(format: Format, value: float) -> None:
+    weight = torch.ones(4, 32, dtype=torch.bfloat16)
+    weight[2, 5] = value
+    with pytest.raises(AssertionError, match=r"nan|inf"):
+        modelopt_tensors([weight], format, fuse=False)
+    for device in ("cpu", "torch"):
+        ops = row_ops(device)
+        assert not bool(torch.tensor(float(ops.amax(_rows(weight)))).isfinite())
+        if format is Format.FP8_PC_PT:
+            packed_rows = scheme_for(format).pack(ops, _rows(weight), {})
+            assert not packed_rows.finite
+            assert not packed_rows.arrays
+
+
+@pytest.mark.parametrize("format", NVFP4)
+@pytest.mark.parametrize("columns", [8, 24, 17])
+def test_columns_that_16_does_not_divide_are_refused(format: Format, columns: int) -> None:
+    assert "16 does not divide" in str(scheme_for(format).refusal((4, columns)))
+    with pytest.raises((AssertionError, RuntimeError)):
+        modelopt_tensors([torch.ones(4, columns, dtype=torch.bfloat16)], format, fuse=False)
+
+
+def test_a_scale_per_row_needs_rows() -> None:
+    """ModelOpt squeezes the scale of one row to a scalar and then fails to index it."""
+    assert "one row" in str(scheme_for(Format.FP8_PC_PT).refusal((1, 32)))
+    with pytest.raises(IndexError):
+        modelopt_tensors([torch.ones(1, 32, dtype=torch.bfloat16)], Format.FP8_PC_PT, fuse=False)
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3, 16), (0, 16), (4, 0)])
+@pytest.mark.parametrize("format", Format)
+def test_what_is_no_matrix_is_refused(format: Format, shape: tuple[int, ...]) -> None:
+    assert scheme_for(format).refusal(shape)
+
+
+@pytest.mark.parametrize("format", NVFP4)
+def test_zero_blocks_are_counted_and_servable(format: Format) -> None:
+    weight = torch.ones(4, 64, dtype=torch.bfloat16)
+    weight[1] = 0
+    weight[2, 16:32] = -0.0
+    scheme = scheme_for(format)
+    for device in ("cpu", "torch"):
+        ops = row_ops(device)
+        result = scheme.pack(ops, _rows(weight), scheme.scalars(ops.amax(_rows(weight)), TINY["BF16"]))
+        assert result.zeros == 5
+        stored = packed(weight, format, "BF16", ops)
+        assert (stored["weight_scale"].float() > 0).all()
+        assert stored["weight"][1].eq(0).all()
+
+
+def test_zero_rows_are_counted() -> None:
+    weight = torch.ones(4, 20, dtype=torch.bfloat16)
+    weight[1:3] = 0
+    for device in ("cpu", "torch"):
+        assert scheme_for(Format.FP8_PC_PT).pack(row_ops(device), _rows(weight), {}).zeros == 2
+
+
+def _rows(weight: torch.Tensor) -> Rows:
+    return as_rows(weight, "BF16")
