@@ -8,8 +8,12 @@ from pathlib import Path
 import httpx
 import uvicorn
 
+from draftmill.plans import Preflight
 from draftmill_service.api.app import create_app
+from draftmill_service.doorbell import make_producer
 from draftmill_service.keyring import Keyring, Scope
+from draftmill_service.ledger import WorkerLedger
+from draftmill_service.ledger.keys import PREFLIGHT_QUEUE, PREFLIGHT_TASK
 from draftmill_service.settings import ServiceSettings
 from tests.redis_server import free_port
 from tests.support import eventually
@@ -52,4 +56,37 @@ def live_service(redis_url: str, data_dir: Path, **settings: object) -> Iterator
     finally:
         server.should_exit = True
         thread.join(20)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def answering_worker(redis_url: str, answer: Preflight) -> Iterator[None]:
+    """A real consumer of the preflight queue that gives every question this answer."""
+    stop = threading.Event()
+
+    def consume() -> None:
+        worker = WorkerLedger.connect(redis_url)
+        with (
+            make_producer(redis_url).connection_for_read() as connection,
+            connection.SimpleQueue(PREFLIGHT_QUEUE) as queue,
+        ):
+            while not stop.is_set():
+                try:
+                    message = queue.get(timeout=0.2)
+                except queue.Empty:
+                    continue
+                message.ack()
+                assert message.headers["task"] == PREFLIGHT_TASK
+                (asked,) = message.payload[0]
+                if worker.take_preflight(asked) is not None:
+                    worker.answer_preflight(asked, answer)
+        worker.close()
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(10)
         assert not thread.is_alive()

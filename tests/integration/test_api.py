@@ -1,7 +1,6 @@
 """The REST API over HTTP: jobs, lists, problems."""
 
 import json
-import threading
 from typing import Any
 
 import httpx
@@ -13,10 +12,9 @@ from draftmill.jobs import Job, JobPage
 from draftmill.plans import Preflight
 from draftmill.problems import KINDS, URN, ProblemError
 from draftmill.states import JobState, Outcome, Reason
-from draftmill_service.doorbell import make_producer
 from draftmill_service.keyring import Scope
 from draftmill_service.ledger import Claim, Ledger, WorkerLedger
-from tests.integration.live import Live
+from tests.integration.live import Live, answering_worker
 from tests.support import eventually
 
 SPEC: dict[str, Any] = {"source": {"repo": "org/drafter"}, "format": "fp8"}
@@ -136,13 +134,14 @@ def test_fields_of_later_builds_are_refused_by_name(api: httpx.Client, field: st
         (b"[" * 100_000, "application/json"),
         (b"null", "application/json"),
         (b'"text"', "application/json"),
-        (b"{}", "text/plain"),
+        (json.dumps(SPEC).encode(), "text/plain"),
+        (json.dumps({**SPEC, "deadline": 0}).encode(), "application/json"),
         (b'{"source": {"repo": "\\ud800"}, "format": "fp8"}', "application/json"),
         (b'{"source": {"repo": "org/drafter"}, "format": "fp8", "labels": {"a": "\\udfff"}}', "application/json"),
         (b'{"source": {"repo": "org/drafter"}, "format": NaN}', "application/json"),
         (b'{"source": {"repo": "org/drafter"}, "format": ' + b"9" * 5000 + b"}", "application/json"),
     ],
-    ids=["empty", "cut", "utf8", "deep", "null", "text", "type", "surrogate", "label", "nan", "digits"],
+    ids=["empty", "cut", "utf8", "deep", "null", "text", "type", "date", "surrogate", "label", "nan", "digits"],
 )
 def test_unreadable_bodies(api: httpx.Client, body: bytes, content_type: str) -> None:
     problem(api.post("/v1/jobs", content=body, headers={"Content-Type": content_type}), "invalid-request")
@@ -245,34 +244,9 @@ def test_preflight_without_a_worker_times_out(api: httpx.Client) -> None:
 
 
 def test_preflight_is_answered_by_a_worker(api: httpx.Client, clean_redis: str) -> None:
-    """A real Celery consumer takes the message and answers through the ledger."""
-
     answer = Preflight(ok=False, problem=ProblemError("no-weights", "nothing there").problem)
-    app = make_producer(clean_redis)
-    stop = threading.Event()
-
-    def consume() -> None:
-        worker = WorkerLedger.connect(clean_redis)
-        with app.connection_for_read() as connection, connection.SimpleQueue("draftmill.preflight") as queue:
-            while not stop.is_set():
-                try:
-                    message = queue.get(timeout=0.2)
-                except queue.Empty:
-                    continue
-                message.ack()
-                assert message.headers["task"] == "draftmill.preflight"
-                (asked,) = message.payload[0]
-                assert worker.take_preflight(asked) is not None
-                worker.answer_preflight(asked, answer)
-        worker.close()
-
-    thread = threading.Thread(target=consume)
-    thread.start()
-    try:
+    with answering_worker(clean_redis, answer):
         response = api.post("/v1/preflight", json=SPEC)
-    finally:
-        stop.set()
-        thread.join()
     assert response.status_code == 200, response.text
     assert Preflight.model_validate_json(response.content) == answer
     with redis.Redis.from_url(clean_redis) as client:

@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 from starlette.responses import Response
 
 from draftmill._model import Model
-from draftmill.reports import EventPage
+from draftmill.reports import EventKind, EventPage
 from draftmill_service.api.deps import JobId, Reader, Wired, answer
 from draftmill_service.api.problems import documented
 from draftmill_service.ledger import Ledger
@@ -18,11 +18,27 @@ router = APIRouter(prefix="/v1/jobs", tags=["events"])
 
 # Sixteen digits hold every time and count there will be, and fit the server's 64 bits.
 StreamId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,16}(-[0-9]{1,16})?$")]
+START = "0"
 EVENT_STREAM = "text/event-stream"
 
 
+# As FastAPI documents the streams it makes itself.
+_SSE_EVENT = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"type": "string", "enum": [kind.value for kind in EventKind]},
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {"$ref": "#/components/schemas/Event"},
+        },
+    },
+}
+
+
 class EventsQuery(Model):
-    after: StreamId = "0"
+    after: StreamId = START
     """Only events behind this id."""
     limit: Annotated[int, Field(ge=1, le=10_000)] = 1000
     """Of a page; a stream has no end but the job's."""
@@ -43,7 +59,7 @@ class EventsQuery(Model):
     responses={
         200: {
             "description": "A page of events, or the stream.",
-            "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+            "content": {EVENT_STREAM: {"itemSchema": _SSE_EVENT}},
         },
         **documented("invalid-request", "not-found", "expired"),
     },
@@ -54,10 +70,10 @@ async def events(
     request: Request,
     _: Reader,
     wired: Wired,
-    last_event_id: Annotated[StreamId | None, Header(alias="Last-Event-ID")] = None,
+    last_event_id: Annotated[StreamId, Header(alias="Last-Event-ID")] = START,
 ) -> Response:
     await wired.cases.get(job_id)
-    after = last_event_id or query.after
+    after = query.after if last_event_id == START else last_event_id
     if query.stream or EVENT_STREAM in request.headers.get("accept", ""):
         body = _stream(wired.cases.ledger, job_id, after, wired.settings.keepalive_seconds)
         return EventSourceResponse(body, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Depends, Header, Query
 from pydantic import Field, StringConstraints
 from starlette.responses import Response
 
@@ -11,6 +11,7 @@ from draftmill.formats import Format
 from draftmill.jobs import Job, JobPage, JobSpec
 from draftmill.plans import Family
 from draftmill.states import JobState
+from draftmill_service.api.bodies import body_of, documented_body
 from draftmill_service.api.deps import JobId, Reader, Wired, Writer, answer
 from draftmill_service.api.problems import documented
 from draftmill_service.ledger import Filters
@@ -59,6 +60,7 @@ def _made(description: str, **headers: str) -> dict[str, Any]:
     summary="Submit a job",
     status_code=201,
     response_model=Job,
+    openapi_extra=documented_body(JobSpec),
     responses={
         200: _made(
             "The Idempotency-Key was used before with this spec; this is that job.", **{REPLAYED: "Always `true`."}
@@ -67,7 +69,12 @@ def _made(description: str, **headers: str) -> dict[str, Any]:
         **documented("invalid-request", "field-not-supported", "idempotency-mismatch", "payload-too-large"),
     },
 )
-async def submit(spec: JobSpec, key: Writer, wired: Wired, idempotency_key: IdempotencyKey = None) -> Response:
+async def submit(
+    key: Writer,
+    spec: Annotated[JobSpec, Depends(body_of(JobSpec))],
+    wired: Wired,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
     job, created = await wired.cases.submit(spec, owner=key.id, idempotency_key=idempotency_key)
     if created:
         return answer(job, 201, {"Location": f"/v1/jobs/{job.id}"})

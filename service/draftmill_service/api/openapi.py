@@ -5,7 +5,12 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from draftmill.jobs import JobSpec
 from draftmill_service.api.gate import OPEN
+from draftmill_service.api.preflight import PreflightRequest
+
+BODIES = (JobSpec, PreflightRequest)
+"""Models of request bodies, which FastAPI does not see."""
 
 DESCRIPTION = (
     "Quantizes speculative-decoding drafters and proves that an inference engine reads the result as meant.\n\n"
@@ -26,6 +31,17 @@ def describe(app: FastAPI) -> None:
 
 def _document(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes)
+    schemas = document["components"]["schemas"]
+    for model in BODIES:
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        for name, part in {**schema.pop("$defs", {}), model.__name__: schema}.items():
+            schemas.setdefault(name, part)
+    for schema in schemas.values():
+        _close_keys(schema)
+    for item in document["paths"].values():
+        for operation in item.values():
+            for parameter in operation.get("parameters", ()):
+                parameter["schema"] = _without_null(parameter["schema"])
     document["components"]["securitySchemes"] = {
         "key": {"type": "http", "scheme": "bearer", "description": "An API key: `dm_<id>_<secret>`."}
     }
@@ -34,3 +50,18 @@ def _document(app: FastAPI) -> dict[str, Any]:
         for operation in document["paths"][path].values():
             operation["security"] = []
     return document
+
+
+def _close_keys(schema: dict[str, Any]) -> None:
+    """A mapping whose keys have a pattern has no others; Pydantic refuses them and does not say so."""
+    for field in schema.get("properties", {}).values():
+        if "patternProperties" in field:
+            field["additionalProperties"] = False
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A parameter is there or not; it is never null."""
+    branches = [branch for branch in schema.get("anyOf", ()) if branch != {"type": "null"}]
+    if len(branches) != 1:
+        return schema
+    return {**{name: value for name, value in schema.items() if name != "anyOf"}, **branches[0]}

@@ -51,27 +51,27 @@ def _value(value: object) -> JsonValue:
     return None
 
 
-def _of_chosen_branch(error: Mapping[str, Any], body: object) -> bool:
-    """Of a union's errors, those of the member that the caller meant: the one whose field is there."""
-    branch = next((part for part in error["loc"] if part in _BRANCHES), None)
-    source = body.get("source") if isinstance(body, Mapping) else None
-    if branch is None or not isinstance(source, Mapping):
-        return True
-    meant = [name for name, field in _BRANCHES.items() if field in source]
-    return len(meant) != 1 or branch == meant[0]
+def _branch(error: Mapping[str, Any]) -> str | None:
+    return next((part for part in error["loc"] if part in _BRANCHES), None)
+
+
+def _meant(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of a union's errors, those of the member that the caller meant: the one whose own field is there."""
+    absent = {_branch(each) for each in errors if each["type"] == "missing" and each["loc"][-1] in _BRANCHES.values()}
+    unmeant = absent if len(absent) < len(_BRANCHES) else set()
+    return [each for each in errors if _branch(each) is None or _branch(each) not in unmeant]
 
 
 async def invalid(request: Request, error: Exception) -> Response:
     """Handler of RequestValidationError."""
     if not isinstance(error, RequestValidationError):
         raise error
-    chosen = [each for each in error.errors() if _of_chosen_branch(each, error.body)]
+    chosen = _meant(error.errors())
     offenders: dict[tuple[str, str], Offender] = {}
     for each in chosen:
-        # The position in a document that is no JSON is no path in it.
-        location = ("body",) if each["type"] == "json_invalid" else each["loc"]
-        message = each["msg"] + (f": {each['ctx']['error']}" if each["type"] == "json_invalid" else "")
-        offender = Offender(where=_clean(_where(location)), message=_clean(message), value=_value(each.get("input")))
+        offender = Offender(
+            where=_clean(_where(each["loc"])), message=_clean(each["msg"]), value=_value(each.get("input"))
+        )
         offenders.setdefault((offender.where, offender.message), offender)
     unsupported = bool(chosen) and all(each["type"] == "field_not_supported" for each in chosen)
     slug = "field-not-supported" if unsupported else "invalid-request"

@@ -1,0 +1,50 @@
+"""`draftmill-service` as an operator types it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from draftmill_service.cli import app
+from draftmill_service.keyring import Keyring, Scope
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRAFTMILL_DATA_DIR", str(tmp_path))
+    return tmp_path
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == code, result.output
+    return result.output.strip()
+
+
+def test_keys_are_made_listed_and_revoked(data_dir: Path) -> None:
+    token = run("keys", "create", "nightly", "--scope", "read", "--scope", "write")
+    keyring = Keyring(data_dir / "keys.json")
+    key = keyring.authenticate(token)
+    assert key is not None
+    assert (key.name, set(key.scopes)) == ("nightly", {Scope.READ, Scope.WRITE})
+    assert token.rpartition("_")[2] not in run("keys", "list")
+    (listed,) = json.loads(run("keys", "list", "--json"))
+    assert listed["id"] == key.id
+    assert "sha256" not in listed
+    run("keys", "revoke", key.id)
+    assert keyring.authenticate(token) is None
+    assert "revoked" in run("keys", "list")
+
+
+def test_a_key_reads_unless_asked(data_dir: Path) -> None:
+    made = json.loads(run("keys", "create", "reader", "--json"))
+    key = Keyring(data_dir / "keys.json").authenticate(made["token"])
+    assert key is not None
+    assert key.scopes == (Scope.READ,)
+
+
+def test_unknown_keys_and_scopes_are_usage_errors(data_dir: Path) -> None:
+    assert "no key" in run("keys", "revoke", "0123456789ab", code=2)
+    run("keys", "create", "x", "--scope", "everything", code=2)
+    assert not (data_dir / "keys.json").exists()
