@@ -86,6 +86,8 @@ class _Names:
 
 def _depths(drafter: Drafter) -> range:
     """Layer counts of the target to allow for. Beyond the drafter's own depth numbers no longer coincide."""
+    if not drafter.offset_layers:
+        return range(1, 2)  # it plays no part
     if drafter.target_num_layers is not None:
         return range(drafter.target_num_layers, drafter.target_num_layers + 1)
     least = drafter.min_target_layers

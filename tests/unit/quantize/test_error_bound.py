@@ -1,0 +1,86 @@
+"""The bound that verify holds every element to: kept by right codes, broken by wrong ones."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from draftmill.formats import Format
+from draftmill_worker.quantize.dequantize import dequantize
+from draftmill_worker.quantize.formats import scheme_for
+from tests.unit.quantize.modelopt_reference import modelopt_tensors
+from tests.unit.quantize.weights import weights
+
+relaxed = settings(deadline=None, max_examples=25)
+NVFP4 = (Format.NVFP4, Format.W4A16_NVFP4)
+
+
+@pytest.mark.parametrize("format", Format)
+@given(data=st.data())
+@relaxed
+def test_modelopts_own_output_keeps_it(format: Format, data: st.DataObject) -> None:
+    drawn = data.draw(st.lists(weights(torch.bfloat16), min_size=3, max_size=6))
+    for weight, stored in zip(drawn, modelopt_tensors(drawn, format, fuse=False), strict=True):
+        if stored.get("weight_scale_2", torch.tensor(1.0)) > 0:
+            error = (dequantize(format, stored) - weight.float()).abs()
+            assert (error <= scheme_for(format).error_bound(weight.float())).all()
+
+
+@pytest.mark.parametrize("format", Format)
+@given(data=st.data())
+@relaxed
+def test_modelopts_fused_output_keeps_it(format: Format, data: st.DataObject) -> None:
+    drawn = [weight[:, :16] for weight in data.draw(st.lists(weights(torch.bfloat16), min_size=2, max_size=3))]
+    amax = max(float(weight.float().abs().max()) for weight in drawn)
+    for weight, stored in zip(drawn, modelopt_tensors(drawn, format, fuse=True), strict=True):
+        if stored.get("weight_scale_2", torch.tensor(1.0)) > 0:
+            error = (dequantize(format, stored) - weight.float()).abs()
+            assert (error <= scheme_for(format).error_bound(weight.float(), amax)).all()
+
+
+def bell(rows: int = 16, columns: int = 64) -> torch.Tensor:
+    return (torch.randn(rows, columns, generator=torch.Generator().manual_seed(1)) / 50).bfloat16()
+
+
+@pytest.mark.parametrize("format", Format)
+def test_a_wrong_scale_breaks_it(format: Format) -> None:
+    """The bound comes from the source, so that a scale 1.2 times too large cannot widen it."""
+    weight = bell()
+    [stored] = modelopt_tensors([weight], format, fuse=False)
+    name = "weight_scale_2" if format in NVFP4 else "weight_scale"
+    wrong = dict(stored) | {name: stored[name] * 1.2}
+    assert ((dequantize(format, wrong) - weight.float()).abs() > scheme_for(format).error_bound(weight.float())).any()
+
+
+@pytest.mark.parametrize("format", Format)
+def test_neighbouring_codes_break_it(format: Format) -> None:
+    """Every code moved one step up: most elements leave the bound."""
+    weight = bell()
+    [stored] = modelopt_tensors([weight], format, fuse=False)
+    codes = stored["weight"].view(torch.uint8)
+    step = 0x11 if format in NVFP4 else 1
+    moved = torch.where(codes & 0x77 < (0x66 if format in NVFP4 else 0x70), codes + step, codes)
+    wrong = dict(stored) | {"weight": moved.view(stored["weight"].dtype)}
+    broken = (dequantize(format, wrong) - weight.float()).abs() > scheme_for(format).error_bound(weight.float())
+    assert broken.float().mean() > 0.2
+
+
+@pytest.mark.parametrize("format", NVFP4)
+def test_swapped_nibbles_break_it(format: Format) -> None:
+    weight = bell()
+    [stored] = modelopt_tensors([weight], format, fuse=False)
+    codes = stored["weight"]
+    wrong = dict(stored) | {"weight": (codes >> 4) | (codes << 4)}
+    broken = (dequantize(format, wrong) - weight.float()).abs() > scheme_for(format).error_bound(weight.float())
+    assert broken.float().mean() > 0.2
+
+
+def test_dequantization_agrees_with_modelopts() -> None:
+    from modelopt.torch.quantization.qtensor import NVFP4QTensor
+
+    weight = bell()
+    [stored] = modelopt_tensors([weight], Format.NVFP4, fuse=False)
+    theirs = NVFP4QTensor(weight.shape, torch.float32, stored["weight"]).dequantize(
+        torch.float32, scale=stored["weight_scale"], double_scale=stored["weight_scale_2"], block_sizes={-1: 16}
+    )
+    assert torch.equal(dequantize(Format.NVFP4, stored), theirs)
