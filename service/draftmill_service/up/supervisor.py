@@ -108,14 +108,17 @@ class Supervisor:
                 ended.append((known[pid], status))
         return ended
 
+    @property
+    def _urged(self) -> bool:
+        """A signal came a second time, which means: now."""
+        return len(set(self._signals)) < len(self._signals)
+
     def _stop(self) -> None:
-        asked = len(self._signals)
         for child in reversed(self._children):
             child.signal(signal.SIGTERM)
             deadline = time.monotonic() + child.command.grace_seconds
             while child.pid is not None:
-                # A second Ctrl-C means: now.
-                if time.monotonic() > deadline or len(self._signals) > max(asked, 1):
+                if time.monotonic() > deadline or self._urged:
                     self._say(f"killing {child.command.name}, which does not stop")
                     child.signal(signal.SIGKILL)
                     deadline = float("inf")
