@@ -19,7 +19,7 @@ from draftmill_worker.quantize.plan import make_plan
 from tests.unit.checkpoint.layouts import VOCAB, Layout, dflash, draft_model, dspark, eagle3, speculators
 
 TARGET_LAYERS = 8
-_EAGLE3_IDS = {"eagle_aux_hidden_state_layer_ids": [2, 4, 6]}
+_EAGLE3_IDS: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": [2, 4, 6]}
 DRAFTERS: dict[str, tuple[Callable[[], Layout], dict[str, Any]]] = {
     "eagle3/lm_head": (eagle3, {"lm_head": True}),
     "eagle3/kept": (eagle3, {"exclude": ["fc.weight", "*self_attn*", "*down_proj*"]}),
@@ -92,3 +92,21 @@ def test_c20_engine_builds_what_the_plan_says(
     assert built.keys() <= named.keys()
     assert built == {module: named[module] for module in built}
     assert {module for module, quantized in named.items() if quantized} <= built.keys()
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("name", ["eagle3/lm_head", "dflash/plain", "dspark/one_layer"])
+def test_c43_engine_reads_a_quantized_fc(name: str, asked: dict[str, tuple[Drafter, Plan, dict[str, bool]]]) -> None:
+    assert asked[name][2]["model.fc"]
+
+
+@pytest.mark.vllm
+def test_c91_engine_reads_a_quantized_lm_head_where_it_is_offered(
+    asked: dict[str, tuple[Drafter, Plan, dict[str, bool]]],
+) -> None:
+    assert asked["eagle3/lm_head"][2]["lm_head"]
+    assert asked["dflash/own_head"][2]["lm_head"]
+    assert asked["draft_model/mistral"][2]["draft_model.lm_head"]
+    # Refused for these: their classes do not even ask.
+    assert "lm_head" not in asked["dflash/plain"][2]
+    assert "lm_head" not in asked["dspark/one_layer"][2]
