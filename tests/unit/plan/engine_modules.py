@@ -68,7 +68,7 @@ def _build(config: Any) -> dict[str, bool]:
         # The answer is what counts: a CPU has no kernel for some formats.
         return UnquantizedLinearMethod()
 
-    ModelOptQuantConfigBase.get_quant_method = record  # type: ignore[method-assign]
+    ModelOptQuantConfigBase.get_quant_method = record
     speculative = config.speculative_config
     try:
         with set_default_torch_dtype(torch.bfloat16), torch.device("meta"):
@@ -80,7 +80,7 @@ def _build(config: Any) -> dict[str, bool]:
             else:
                 initialize_model(vllm_config=config, model_config=speculative.draft_model_config)
     finally:
-        ModelOptQuantConfigBase.get_quant_method = inner  # type: ignore[method-assign]
+        ModelOptQuantConfigBase.get_quant_method = inner
     return asked
 
 
