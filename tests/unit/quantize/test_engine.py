@@ -1,0 +1,164 @@
+"""`draftmill quantize` as a person runs it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from draftmill.cli.exits import ExitCode
+from draftmill.cli.main import run
+from draftmill_worker.checkpoint.identity import changed, fingerprint
+from draftmill_worker.quantize import moves
+from tests.fixtures.synthetic import Layout, build
+from tests.unit.quantize.checkpoints import stored
+
+Capture = pytest.CaptureFixture[str]
+QUICK = ("--no-verify", "--no-fsync")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return build(tmp_path / "drafter", "eagle3", Layout(shards=2))
+
+
+def mill(source: Path, out: Path, *more: str, format: str = "fp8") -> int:
+    return run(["quantize", str(source), "--format", format, "-o", str(out), *more])
+
+
+def test_a_variant_is_verified_and_named(source: Path, tmp_path: Path, capsys: Capture) -> None:
+    before = fingerprint(source)
+    assert mill(source, tmp_path / "out", "--json", format="nvfp4") == ExitCode.OK
+    document = json.loads(capsys.readouterr().out)
+    assert document["folder"] == str(tmp_path / "out")
+    assert document["verify"]["passed"]
+    assert document["variant_bytes"] < document["source_bytes"] / 2
+    assert "modelopt_fp4" in document["serve_command"]
+    assert {"config.json", "plan.json", "README.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert changed(source, before) == []
+    assert leftovers(tmp_path) == []
+
+
+def test_plain_text_says_what_was_done(source: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert mill(source, tmp_path / "out", *QUICK, "--exclude", "*fc*") == ExitCode.OK
+    printed = capsys.readouterr()
+    assert "excluded by *fc*" in printed.out
+    assert f"variant    {tmp_path / 'out'}" in printed.out
+    assert printed.err.startswith("quantize: ")
+    weights = stored(tmp_path / "out", "model-00001-of-00002.safetensors") | stored(
+        tmp_path / "out", "model-00002-of-00002.safetensors"
+    )
+    assert weights["fc.weight"].dtype is torch.bfloat16
+    assert oct((tmp_path / "out").stat().st_mode & 0o777) == "0o755"
+
+
+def test_options_reach_the_plan(source: Path, tmp_path: Path) -> None:
+    options = ("--lm-head", "--scales", "reference", "--dtype", "keep", "--threads", "1")
+    assert mill(source, tmp_path / "out", *QUICK, *options) == ExitCode.OK
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert (plan["scales"], plan["dtype"]) == ("reference", "keep")
+    assert any(tensor["name"] == "lm_head.weight" and tensor["fate"] == "quantized" for tensor in plan["tensors"])
+
+
+def test_the_torch_device_gives_the_same_variant(source: Path, tmp_path: Path) -> None:
+    for device in ("cpu", "torch"):
+        assert mill(source, tmp_path / device, *QUICK, "--device", device, format="nvfp4") == ExitCode.OK
+    names = sorted(path.name for path in (tmp_path / "cpu").iterdir())
+    assert [path.name for path in sorted((tmp_path / "torch").iterdir())] == names
+    assert all((tmp_path / "cpu" / name).read_bytes() == (tmp_path / "torch" / name).read_bytes() for name in names)
+
+
+def test_refused_input_names_every_offender(source: Path, tmp_path: Path, capsys: Capture) -> None:
+    [first, second] = sorted(source.glob("*.safetensors"))
+    poisoned = []
+    for file in (first, second):
+        tensors = stored(source, file.name)
+        name = next(name for name in tensors if name.endswith("_proj.weight"))
+        tensors[name][0, 0] = float("nan")
+        poisoned.append(name)
+        save_file(tensors, file)
+    assert mill(source, tmp_path / "out", *QUICK, "--json") == ExitCode.PROBLEM
+    problem = json.loads(capsys.readouterr().out)
+    assert problem["type"].endswith("non-finite-weights")
+    assert sorted(offender["where"] for offender in problem["offenders"]) == sorted(poisoned)
+    assert leftovers(tmp_path) == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unused_exclude_is_refused(source: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert mill(source, tmp_path / "out", "--exclude", "*nothing*", "--exclude", "*none*") == ExitCode.PROBLEM
+    assert "*nothing*" in (printed := capsys.readouterr().err)
+    assert "*none*" in printed
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--format", "fp9"), ("--dtype", "int8"), ("--scales", "some"), ("--threads", "0"), ("--bogus",)]
+)
+def test_a_wrong_command_line(source: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    assert mill(source, tmp_path / "out", *arguments) == ExitCode.USAGE
+    assert leftovers(tmp_path) == []
+
+
+def test_a_source_that_is_not_there(tmp_path: Path) -> None:
+    assert mill(tmp_path / "nowhere", tmp_path / "out") == ExitCode.PROBLEM
+
+
+def test_the_output_never_replaces_unasked(source: Path, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("kept")
+    assert mill(source, out, *QUICK) == ExitCode.USAGE
+    assert "--overwrite" in capsys.readouterr().err
+    assert [path.name for path in out.iterdir()] == ["mine"]
+    assert mill(source, out, *QUICK, "--overwrite") == ExitCode.OK
+    assert "config.json" in {path.name for path in out.iterdir()}
+    assert not (out / "mine").exists()
+    assert leftovers(tmp_path) == []
+
+
+def test_source_and_output_do_not_nest(source: Path, tmp_path: Path) -> None:
+    before = fingerprint(tmp_path)
+    for out in (source, source / "out", tmp_path):
+        assert mill(source, out, *QUICK, "--overwrite") == ExitCode.USAGE
+    assert fingerprint(tmp_path) == before
+
+
+def test_a_variant_that_fails_its_checks_is_thrown_away(
+    source: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer that loses what it was given: kept tensors come out as zeros."""
+    copied = moves._copy_span
+
+    def lossy(files, tensor, first, last):  # type: ignore[no-untyped-def]
+        if tensor.name != "lm_head.weight":
+            copied(files, tensor, first, last)
+
+    monkeypatch.setattr(moves, "_copy_span", lossy)
+    assert mill(source, tmp_path / "out", "--json") == ExitCode.FAILED
+    document = json.loads(capsys.readouterr().out)
+    assert document["folder"] is None
+    failed = [check for check in document["verify"]["checks"] if check["status"] == "fail"]
+    assert [check["id"] for check in failed] == ["untouched-identical"]
+    assert leftovers(tmp_path) == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_source_that_changes_meanwhile(
+    source: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = moves._copy_span
+
+    def touching(files, tensor, first, last):  # type: ignore[no-untyped-def]
+        os.utime(source / "config.json")
+        copied(files, tensor, first, last)
+
+    monkeypatch.setattr(moves, "_copy_span", touching)
+    assert mill(source, tmp_path / "out", *QUICK) == ExitCode.PROBLEM
+    assert "source-changed" in capsys.readouterr().err
+    assert leftovers(tmp_path) == []
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
