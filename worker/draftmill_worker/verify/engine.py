@@ -4,6 +4,7 @@ Importing vLLM takes seconds, so that an answer is kept under the digest of the 
 """
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +21,9 @@ from typing import Any, NamedTuple
 
 from draftmill.digests import digest
 from draftmill.plans import Family
+from draftmill_worker.verify import engine_view
+
+logger = logging.getLogger(__name__)
 
 TIMEOUT = 120.0
 """Seconds. On a loaded machine the import alone was seen to take 29."""
@@ -50,6 +55,8 @@ class Answer:
     cached: bool = False
     method: str | None = None
     """The name under which vLLM registers the configuration class it chose."""
+    algorithm: str | None = None
+    """What vLLM will run, which need not be what the configuration says: NVFP4 without activations is W4A16."""
     config_class: str | None = None
     refusal: str | None = None
     """What vLLM raised."""
@@ -93,18 +100,44 @@ def question(quantization: Mapping[str, Any], queries: Sequence[Query]) -> dict[
 def ask_all(questions: Sequence[Mapping[str, Any]], build: str, cache: Path | None) -> list[Answer]:
     """Answers in the order of the questions; those not in `cache` from one process. No answer is not remembered."""
     paths = [None if cache is None else cache / f"{digest({'build': build, **item})}.json" for item in questions]
-    replies = [None if path is None or not path.is_file() else json.loads(path.read_bytes()) for path in paths]
-    asked = [number for number, reply in enumerate(replies) if reply is None]
+    known = {
+        number: Answer(build=build, cached=True, **json.loads(path.read_bytes()))
+        for number, path in enumerate(paths)
+        if path is not None and path.is_file()
+    }
+    asked = [number for number in range(len(questions)) if number not in known]
     fresh = _run([questions[number] for number in asked]) if asked else []
     for number, reply in zip(asked, fresh, strict=True):
-        replies[number] = reply
+        known[number] = Answer(build=build, **reply)
         path = paths[number]
         if path is not None and "unavailable" not in reply:
             _keep(path, reply)
-    return [Answer(build=build, cached=number not in asked, **reply) for number, reply in enumerate(replies)]
+    return [known[number] for number in range(len(questions))]
+
+
+def preload() -> None:
+    """Import what answers need, where vLLM is installed. A process that did so, or a fork of it, answers by itself."""
+    if find_spec("vllm") is not None:
+        os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
+        for name in engine_view.NEEDED:
+            import_module(name)
 
 
 def _run(questions: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    if all(name in sys.modules for name in engine_view.NEEDED):
+        return [_here(item) for item in questions]
+    return _apart(questions)
+
+
+def _here(item: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return engine_view.answer(dict(item))
+    except Exception as error:
+        logger.exception("vLLM gives no answer")
+        return {"unavailable": f"{type(error).__name__}: {error}"[-500:]}
+
+
+def _apart(questions: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     environment |= {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "draftmill_worker.verify.engine_view"]

@@ -7,19 +7,25 @@ import json
 import sys
 from typing import Any
 
+NEEDED = (
+    "vllm.model_executor.layers.quantization.modelopt",
+    "vllm.model_executor.models.llama",
+    "vllm.model_executor.models.qwen3_dflash",
+)
 # The drafters whose layers are offset, and the one whose class passes its fused names on.
 _ALIASED = ("dflash", "dspark")
 _STANDALONE = "draft_model"
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """method, config_class and what is excluded; or `refusal` with what vLLM raised."""
+    """method, algorithm, config_class and what is excluded; or `refusal` with what vLLM raised."""
     from vllm.model_executor.layers.quantization import get_quantization_config
 
     quantization = question["quantization"]
     try:
         method = _method(quantization)
         kind = get_quantization_config(method)
+        algorithm = kind.from_config(dict(quantization)).quant_method
         excluded = {
             f"{query['depth']}: {name}": config.is_layer_excluded(name)
             for query in question["queries"]
@@ -28,7 +34,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         }
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
         return {"refusal": f"{type(error).__name__}: {error}"}
-    return {"method": method, "config_class": kind.__name__, "excluded": excluded}
+    return {"method": method, "algorithm": algorithm, "config_class": kind.__name__, "excluded": excluded}
 
 
 def _method(quantization: dict[str, Any]) -> str:

@@ -114,8 +114,10 @@ def packed_mapping(family: Family) -> dict[str, tuple[str, ...]]:
     return dict(FUSED) if family is Family.DRAFT_MODEL else {}
 
 
-def with_draft_aliases(family: Family, ignore: Sequence[str], depth: int, layers: int) -> list[str]:
-    """What `_add_global_draft_layer_exclusions` makes of the list."""
+def as_engine_reads(family: Family, ignore: Sequence[str], depth: int, layers: int) -> list[str]:
+    """The list after the drafter's class had it: `apply_vllm_mapper`, or `_add_global_draft_layer_exclusions`."""
+    if family is Family.DRAFT_MODEL:
+        return [part for pattern in ignore for part in _split_wildcard(pattern)]
     result = list(ignore)
     if family not in ALIASED_FAMILIES or depth == 0:
         return result
@@ -128,6 +130,13 @@ def with_draft_aliases(family: Family, ignore: Sequence[str], depth: int, layers
         if alias not in result:
             result.append(alias)
     return result
+
+
+def _split_wildcard(pattern: str) -> tuple[str, ...]:
+    """`module*` becomes `module` and `module.*`, of which the first matches as a substring too."""
+    if len(pattern) >= 2 and pattern[-1] == "*" and pattern[-2] != ".":
+        return pattern[:-1], f"{pattern[:-1]}.*"
+    return (pattern,)
 
 
 def excluded(name: str, ignore: Sequence[str], packed: Mapping[str, Sequence[str]]) -> bool:

@@ -45,6 +45,7 @@ def weight_files_listed(view: View) -> Result:
 @check(
     "headers-sane",
     reads="headers of the weight files, by our parser and by the safetensors library",
+    after=("weight-files-listed",),
     proves="both readers find the same tensors, bytes fill each file without holes, and dtypes and shapes fit them",
 )
 def headers_sane(view: View) -> Result:

@@ -6,11 +6,11 @@ from draftmill_worker.verify import engine
 from draftmill_worker.verify.registry import Result, check, skipped
 from draftmill_worker.verify.runtime import (
     RuntimeModule,
+    as_engine_reads,
     excluded,
     packed_mapping,
     runtime_modules,
     target_depths,
-    with_draft_aliases,
 )
 from draftmill_worker.verify.view import View
 
@@ -44,7 +44,7 @@ def ignore_resolves(view: View) -> Result:
     result = Result(evidence={"engine_names": 0, "target_layers": list(target_depths(view.config))})
     seen: set[tuple[str, str]] = set()
     for depth in target_depths(view.config):
-        ignore = with_draft_aliases(view.plan.family, view.ignore, depth, _layers(view))
+        ignore = as_engine_reads(view.plan.family, view.ignore, depth, _layers(view))
         for module in runtime_modules(view.plan.family, _matrices(view), view.config, depth):
             result.evidence["engine_names"] += 1
             for where, message in _faults(view, module, ignore):
@@ -86,6 +86,12 @@ def engine_reads_config(view: View) -> Result:
     build = engine.build()
     if build is None:
         return skipped("vLLM is not installed")
+    queries, expected = engine_queries(view)
+    return _judge(view, engine.ask(view.quantization, queries, build, view.cache), expected)
+
+
+def engine_queries(view: View) -> tuple[list[engine.Query], dict[str, bool]]:
+    """What to ask vLLM, per depth of the target, and the right answer by `<depth>: <name>`."""
     expected: dict[str, bool] = {}
     queries = []
     for depth in target_depths(view.config):
@@ -93,7 +99,7 @@ def engine_reads_config(view: View) -> Result:
         asked = {module.name: _quantized(view).isdisjoint(module.parts) for module in modules if module.quantizable}
         queries.append(engine.Query(view.plan.family, depth, _layers(view), tuple(sorted(asked))))
         expected |= {f"{depth}: {name}": out for name, out in asked.items()}
-    return _judge(view, engine.ask(view.quantization, queries, build, view.cache), expected)
+    return queries, expected
 
 
 def _judge(view: View, answer: engine.Answer, expected: dict[str, bool]) -> Result:
@@ -104,8 +110,8 @@ def _judge(view: View, answer: engine.Answer, expected: dict[str, bool]) -> Resu
     if answer.refusal is not None:
         result.blame("config.json: quantization_config", f"vLLM refuses it: {answer.refusal}")
         return result
-    if answer.method != view.spec.quant_method:
-        result.blame("config.json: quantization_config", f"vLLM resolves the method {answer.method}")
+    if (answer.method, answer.algorithm) != (view.spec.quant_method, view.spec.quant_algo):
+        result.blame("config.json: quantization_config", f"vLLM resolves {answer.method}, {answer.algorithm}")
     for name, out in expected.items():
         found = answer.excluded.get(name)
         if found != out:

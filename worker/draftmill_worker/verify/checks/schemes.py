@@ -32,7 +32,7 @@ def scheme_outputs(spec: FormatSpec, tensor: TensorPlan) -> Iterator[tuple[str, 
 @check(
     "dtypes-and-shapes",
     reads="headers of source and variant, plan",
-    after=("names-complete",),
+    after=("one-file-per-tensor",),
     proves="each tensor has the dtype and shape of its scheme, or of the source where it is not quantized",
 )
 def dtypes_and_shapes(view: View) -> Result:
