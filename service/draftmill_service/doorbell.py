@@ -3,10 +3,12 @@
 import logging
 import queue
 import threading
+import time
+import uuid
 from typing import Any, NamedTuple
 
 from celery import Celery
-from kombu.exceptions import OperationalError
+from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
 from draftmill_service.ledger.keys import JOBS_QUEUE, LOOK_TASK, PREFLIGHT_QUEUE, PREFLIGHT_TASK
@@ -14,6 +16,8 @@ from draftmill_service.ledger.keys import JOBS_QUEUE, LOOK_TASK, PREFLIGHT_QUEUE
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 10_000
+MAX_BATCH = 500
+GATHER_SECONDS = 0.005
 
 
 class Ring(NamedTuple):
@@ -49,6 +53,7 @@ class Doorbell:
 
     def __init__(self, redis_url: str) -> None:
         self._app = make_producer(redis_url)
+        self._producer: Any = None
         self._waiting: queue.Queue[Ring | None] = queue.Queue(MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)
         self.failures = 0
@@ -76,29 +81,62 @@ class Doorbell:
         try:
             self._waiting.put_nowait(ring)
         except queue.Full:
-            self._failed(ring, "too many rings wait")
+            self._failed([ring], "too many rings wait")
 
-    def _failed(self, ring: Ring, why: object) -> None:
-        self.failures += 1
-        logger.warning("doorbell not heard", extra={"task": ring.task, "argument": ring.argument, "error": str(why)})
+    def _failed(self, rings: list[Ring], why: object) -> None:
+        self.failures += len(rings)
+        logger.warning("doorbell not heard", extra={"rings": [ring.argument for ring in rings], "error": str(why)})
 
     def _run(self) -> None:
-        producer: Any = None
-        while (ring := self._waiting.get()) is not None:
-            try:
-                if producer is None:
-                    producer = self._app.amqp.Producer(self._app.connection_for_write())
-                # A bare queue name becomes the anonymous exchange: no binding is looked up, so none can be lost.
-                self._app.send_task(
-                    ring.task, (ring.argument,), queue=ring.queue, producer=producer, ignore_result=True, retry=False
-                )
-            except (OperationalError, RedisError, OSError) as error:
-                self._failed(ring, error)
-                _close(producer)
-                producer = None
-        _close(producer)
+        try:
+            while rings := self._next():
+                self._send(rings)
+        finally:
+            self._disconnect()
 
+    def _next(self) -> list[Ring]:
+        """What waits, in order; empty when it is time to end."""
+        first = self._waiting.get()
+        # A burst goes out together: one round trip, and the event loop is interrupted once.
+        time.sleep(GATHER_SECONDS)
+        rings = [first]
+        while rings[-1] is not None and len(rings) < MAX_BATCH and not self._waiting.empty():
+            rings.append(self._waiting.get_nowait())
+        if rings[-1] is None and len(rings) > 1:
+            self._waiting.put(None)
+        return [ring for ring in rings if ring is not None]
 
-def _close(producer: Any) -> None:
-    if producer is not None:
-        producer.connection.release()
+    def _send(self, rings: list[Ring]) -> None:
+        try:
+            if self._producer is None:
+                self._producer = self._app.amqp.Producer(self._app.connection_for_write())
+            with self._producer.batch():
+                for ring in rings:
+                    self._publish(ring)
+        except (KombuError, RedisError, OSError) as error:
+            self._failed(rings, error)
+            self._disconnect()
+
+    def _publish(self, ring: Ring) -> None:
+        message = self._app.amqp.as_task_v2(
+            str(uuid.uuid4()),
+            ring.task,
+            args=(ring.argument,),
+            ignore_result=True,
+            argsrepr=ring.argument,
+            kwargsrepr="{}",
+        )
+        self._producer.publish(
+            message.body,
+            # The anonymous exchange needs no declaration: there is no binding that could be lost.
+            exchange="",
+            routing_key=ring.queue,
+            serializer="json",
+            headers=message.headers,
+            **message.properties,
+        )
+
+    def _disconnect(self) -> None:
+        if self._producer is not None:
+            self._producer.connection.release()
+            self._producer = None

@@ -67,7 +67,7 @@ def test_submit_rings_the_doorbell(api: httpx.Client, clean_redis: str) -> None:
         def heard() -> list[dict[str, Any]]:
             # A ring of the test before may come late.
             headers = [json.loads(message)["headers"] for message in broker.lrange("draftmill.jobs", 0, -1)]
-            return [each for each in headers if each["argsrepr"] == repr((job_id,))]
+            return [each for each in headers if each["argsrepr"] == job_id]
 
         (message,) = eventually(heard)
     assert message["task"] == "draftmill.look"

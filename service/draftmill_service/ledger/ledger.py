@@ -30,7 +30,6 @@ PREFLIGHT_SECONDS = 120
 """How long a preflight waits for a worker to take it."""
 _NONCE_SECONDS = 60
 _SCAN = 2000
-_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 @dataclass(frozen=True)
@@ -120,14 +119,14 @@ class Ledger:
         ProblemError("idempotency-mismatch") when it was used with another. Keys are per owner.
         """
         # Without a key the randomness stands in, so that a retry after a lost reply makes no second job.
-        random = "".join(secrets.choice(_DIGITS) for _ in range(12))
+        random = secrets.token_hex(6)
         by_key = idempotency_key is not None
         name = digest([owner, idempotency_key]) if by_key else f"once:{random}"
         answer = await self._run(
             "submit",
             name,
             (IDEMPOTENCY_SECONDS if by_key else _NONCE_SECONDS) * 1000,
-            digest(spec),
+            digest(spec) if by_key else "",
             owner,
             spec.model_dump_json(),
             spec.format,
