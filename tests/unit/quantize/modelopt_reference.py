@@ -31,25 +31,31 @@ STATIC_AMAX = 448.0
 
 
 def modelopt_tensors(weights: Sequence[torch.Tensor], format: Format, *, fuse: bool) -> list[dict[str, torch.Tensor]]:
-    """What ModelOpt stores for each weight, by suffix. `fuse` equalizes the amax as for q/k/v.
+    """What ModelOpt stores for each weight, by suffix. `fuse` equalizes the amax as for q/k/v."""
+    linears = quantized_linears([weight.clone() for weight in weights], format)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if fuse:
+            preprocess_linear_fusion(linears)
+        return [stored_tensors(linear, format) for linear in linears]
 
-    The weights carry the cast dtype. Only weights are calibrated; static activation ranges are set to 448.
-    """
+
+def quantized_linears(weights: Sequence[torch.Tensor], format: Format) -> list[nn.Module]:
+    """Linears with ModelOpt's calibrated quantizers. The weights carry the cast dtype; only they are calibrated."""
     model = nn.Module()
     for index, weight in enumerate(weights):
         linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
-        linear.weight = nn.Parameter(weight.clone(), requires_grad=False)
+        linear.weight = nn.Parameter(weight, requires_grad=False)
+        # A name that none of the presets' patterns excludes.
         model.add_module(f"linear{index}", linear)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         mtq.quantize(model, CONFIGS[format], forward_loop=None)
-        linears = list(model.children())
-        if fuse:
-            preprocess_linear_fusion(linears)
-        return [_export(linear, format) for linear in linears]
+    return list(model.children())
 
 
-def _export(linear: nn.Module, format: Format) -> dict[str, torch.Tensor]:
+def stored_tensors(linear: nn.Module, format: Format) -> dict[str, torch.Tensor]:
+    """By suffix, with ModelOpt's own functions. Static activation ranges are set to 448."""
     scale = get_weight_scaling_factor(linear)
     scale_2 = get_weight_scaling_factor_2(linear)
     codes = to_quantized_weight(

@@ -1,0 +1,165 @@
+"""The quantizer beside ModelOpt's flat-linear reference and the machine's floor. `python -m tests.bench.engine --help`
+
+Arms are interleaved, each a fresh process over the same DSpark-shaped checkpoint with a warm page cache, and each is
+measured whole: imports are in the time. Both arms sync to disk or neither does; hashing is a line of its own. The two
+files must be equal, byte for byte. With several rounds the best of each arm counts: other work can only slow one down.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from draftmill.formats import Format
+from draftmill.jobs import QuantizeOptions
+from draftmill.plans import Fate, Plan
+from draftmill_worker.checkpoint.checkpoint import open_checkpoint
+from draftmill_worker.checkpoint.families import detect
+from draftmill_worker.checkpoint.hashing import sha256_file
+from draftmill_worker.quantize.plan import make_plan
+from tests.bench import measure
+from tests.bench.measure import Measured
+from tests.fixtures.large import dspark_shaped
+
+WEIGHTS = "model.safetensors"
+MEGA = 1e6
+
+
+@dataclass(frozen=True)
+class Row:
+    format: str
+    arm: str
+    wall: float
+    cpu: float
+    anonymous_mb: float
+    gb_per_s: float
+    """Source bytes by wall time."""
+
+
+def main(arguments: list[str]) -> None:
+    options = _options(arguments)
+    folder = Path(tempfile.mkdtemp(prefix="draftmill-bench-", dir=options.dir))
+    try:
+        result = bench(folder, options)
+    finally:
+        shutil.rmtree(folder)
+    print(json.dumps(result, indent=2) if options.json else "\n".join(_report(result)))
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests.bench.engine", description=__doc__.splitlines()[0])
+    parser.add_argument("--gb", type=float, default=3.42, help="size of the checkpoint, 0.5 to 4")
+    parser.add_argument("--format", action="append", choices=list(Format), help="default: fp8 and w4a16_nvfp4")
+    parser.add_argument("--rounds", type=int, default=1, help="of which the best counts")
+    parser.add_argument("--fsync", action="store_true", help="in both arms and the floor")
+    parser.add_argument("--alone", action="store_true", help="without the reference, to see growth over --gb")
+    parser.add_argument("--dir", type=Path, help="where three times --gb fit")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args(arguments)
+
+
+def bench(folder: Path, options: argparse.Namespace) -> dict[str, object]:
+    source = dspark_shaped(folder / "source", options.gb)
+    formats = [Format(name) for name in options.format or (Format.FP8, Format.W4A16_NVFP4)]
+    plans = {format: _plan(source, format) for format in formats}
+    warm = _milled(source, folder / "warm", formats[0], fsync=False)
+    shutil.rmtree(folder / "warm")
+    hashing = _hash_seconds(source / WEIGHTS)
+    rows = [row for format, plan in plans.items() for row in _rows(folder, source, plan, format, options)]
+    return {
+        "source_bytes": (source / WEIGHTS).stat().st_size,
+        "variant_bytes": {format: plan.variant_bytes for format, plan in plans.items()},
+        "fsync": options.fsync,
+        "cpus": len(os.sched_getaffinity(0)),
+        "load": os.getloadavg()[0],
+        "first_run_seconds": warm.wall,
+        "hash_source_seconds": hashing,
+        "rows": [asdict(row) for row in rows],
+    }
+
+
+def _plan(source: Path, format: Format) -> Plan:
+    checkpoint = open_checkpoint(source)
+    return make_plan(checkpoint, detect(checkpoint), format, QuantizeOptions(scales="reference"))
+
+
+def _hash_seconds(file: Path) -> float:
+    started = time.perf_counter()
+    sha256_file(file)
+    return time.perf_counter() - started
+
+
+def _rows(folder: Path, source: Path, plan: Plan, format: Format, options: argparse.Namespace) -> list[Row]:
+    arms: dict[str, list[Measured]] = {}
+    for _ in range(options.rounds):
+        arms.setdefault("draftmill", []).append(_milled(source, folder / "ours", format, fsync=options.fsync))
+        arms.setdefault("floor", []).append(_floor(source, folder / "floor", plan, fsync=options.fsync))
+        if not options.alone:
+            reference = _reference(folder, source, plan, format, fsync=options.fsync)
+            arms.setdefault("modelopt", []).append(reference)
+            _assert_equal(folder / "ours" / WEIGHTS, folder / "theirs" / WEIGHTS)
+        for made in ("ours", "theirs"):
+            shutil.rmtree(folder / made, ignore_errors=True)
+    size = plan.source_bytes
+    return [
+        Row(format, arm, best.wall, min(m.cpu for m in runs), best.anonymous / MEGA, size / best.wall / 1e9)
+        for arm, runs in arms.items()
+        for best in [min(runs, key=lambda run: run.wall)]
+    ]
+
+
+def _milled(source: Path, out: Path, format: Format, *, fsync: bool) -> Measured:
+    command = [str(Path(sys.executable).with_name("draftmill")), "quantize", str(source), "-f", format, "-o", str(out)]
+    switches = ["--scales", "reference", "--no-verify", "--json", "--fsync" if fsync else "--no-fsync"]
+    return measure.run([*command, *switches])
+
+
+def _reference(folder: Path, source: Path, plan: Plan, format: Format, *, fsync: bool) -> Measured:
+    names = folder / "weights.json"
+    names.write_text(json.dumps([tensor.name for tensor in plan.tensors if tensor.fate is Fate.QUANTIZED]))
+    arm = [sys.executable, "-m", "tests.bench.modelopt_arm", str(source), str(folder / "theirs"), format, str(names)]
+    return measure.run(arm + (["--fsync"] if fsync else []))
+
+
+def _floor(source: Path, out: Path, plan: Plan, *, fsync: bool) -> Measured:
+    threads = str(len(os.sched_getaffinity(0)))
+    arm = [sys.executable, "-m", "tests.bench.floor", str(source / WEIGHTS), str(out), str(plan.variant_bytes), threads]
+    measured = measure.run(arm + (["--fsync"] if fsync else []))
+    out.unlink()
+    return measured
+
+
+def _assert_equal(ours: Path, theirs: Path) -> None:
+    if sha256_file(ours) != sha256_file(theirs):
+        sys.exit(f"{ours} and {theirs} differ")
+
+
+def _report(result: dict[str, object]) -> list[str]:
+    rows = [Row(**row) for row in result["rows"]]
+    durable = "until the disk has every byte" if result["fsync"] else "without fsync, in any arm"
+    lines = [
+        f"{result['source_bytes'] / 1e9:.2f} GB source, {result['cpus']} CPUs, load {result['load']:.1f}, {durable}",
+        f"hashing the source (SHA-256), not in the rows: {result['hash_source_seconds']:.2f} s",
+        "",
+        "| format | arm | wall s | CPU s | peak anonymous MB | GB/s | times draftmill |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        ours = next(other for other in rows if other.format == row.format and other.arm == "draftmill")
+        ratio = f"{row.wall / ours.wall:.2f}"
+        lines.append(
+            f"| {row.format} | {row.arm} | {row.wall:.2f} | {row.cpu:.2f} | {row.anonymous_mb:.0f} "
+            f"| {row.gb_per_s:.2f} | {ratio} |"
+        )
+    if any(row.arm == "modelopt" for row in rows):
+        lines += ["", "draftmill's file and modelopt's are equal, byte for byte."]
+    return lines
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
