@@ -24,6 +24,8 @@ class StageSettings(Model):
     link_local: bool = False
     """Hard-link a `path` source instead of copying it."""
     threads: int = 1
+    device: str = "cpu"
+    """Where weights are packed: `cpu`, or a CUDA device."""
 
 
 def _threads() -> int:
@@ -46,6 +48,7 @@ class WorkerSettings(BaseSettings):
     stall_seconds: float = Field(default=60.0, gt=0)
     link_local: bool = False
     threads: int = Field(default_factory=_threads, ge=1)
+    device: str = "cpu"
 
     lease_seconds: float = Field(default=10.0, gt=0)
     ledger_patience_seconds: float = Field(default=60.0, ge=0)
@@ -75,6 +78,7 @@ class WorkerSettings(BaseSettings):
             stall_seconds=self.stall_seconds,
             link_local=self.link_local,
             threads=self.threads,
+            device=self.device,
         )
 
     def deadline(self, stage: Stage) -> float:

@@ -49,6 +49,11 @@ class StageRequest(Model):
         """Folder of the attempt, gone after it."""
         return self.data_dir / "jobs" / self.job / str(self.attempt) / "scratch"
 
+    @property
+    def variant(self) -> Path:
+        """The variant in the making; sealing moves it into the store."""
+        return self.scratch / "variant"
+
 
 def stage_folder(data_dir: Path, job: str, attempt: int, stage: Stage) -> Path:
     return data_dir / "jobs" / job / str(attempt) / stage.value

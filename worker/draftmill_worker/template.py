@@ -42,10 +42,13 @@ Execute = Callable[[stage.StageRequest, stage.Send], object]
 
 
 def preload(package: str) -> dict[str, stage.Run]:
-    """Import what the package of stages lists in PRELOAD and the stages; the `run` function of each by its name."""
-    for name in importlib.import_module(package).PRELOAD:
+    """Import the package of stages, what it lists in PRELOAD, and the stages; each one's `run` function by its name."""
+    stages = importlib.import_module(package)
+    for name in stages.PRELOAD:
         importlib.import_module(name)
-    return {name: importlib.import_module(f"{package}.{name}").run for name in STAGES}
+    runs: dict[str, stage.Run] = {name: importlib.import_module(f"{package}.{name}").run for name in STAGES}
+    stages.warm()
+    return runs
 
 
 def _single_threaded() -> None:

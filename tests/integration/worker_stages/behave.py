@@ -10,7 +10,7 @@ from typing import Any
 
 from draftmill.digests import digest
 from draftmill.problems import ProblemError
-from draftmill_worker.stage import Reporter, Run, StageRequest
+from draftmill_worker.stage import Level, Reporter, Run, StageRequest, Unit
 
 DAEMON = "import os, signal; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); signal.pause()"
 
@@ -116,3 +116,35 @@ def small() -> Run:
         return _canned(request)
 
     return run
+
+
+def _hold(request: StageRequest) -> None:
+    (request.folder / "held").touch()
+    hang()
+
+
+class _Holding:
+    """Passes nothing on: the stage stops at its first report of progress."""
+
+    def __init__(self, request: StageRequest) -> None:
+        self._request = request
+
+    def progress(self, done: int, total: int, unit: Unit) -> None:
+        _hold(self._request)
+
+    def log(self, level: Level, message: str) -> None:
+        return
+
+
+def held(run: Run) -> Run:
+    def hold(request: StageRequest, report: Reporter) -> dict[str, Any]:
+        stage, _, moment = request.spec.labels.get("hold", "").partition(":")
+        if stage != request.stage.value or request.attempt > 1:
+            return run(request, report)
+        if moment == "before":
+            _hold(request)
+        value = run(request, _Holding(request) if moment == "during" else report)
+        _hold(request)
+        return value
+
+    return hold

@@ -1,0 +1,8 @@
+"""The real stages, held still where the job's label says: {"hold": "quantize:during"}, in its first attempt alone.
+
+`before` the stage starts, `during` it at its first report of progress, or `after` it, before its result is written.
+"""
+
+from draftmill_worker.stages import PRELOAD, warm
+
+__all__ = ["PRELOAD", "warm"]

@@ -1,0 +1,52 @@
+"""Plan: every tensor's fate, what the spec resolves to, and whether that variant is in the store already."""
+
+from pathlib import Path
+from typing import Any
+
+from draftmill.jobs import PathSource, ResolvedSource, ResolvedSpec
+from draftmill.plans import Plan
+from draftmill.states import Stage
+from draftmill_worker import stage
+from draftmill_worker.checkpoint.checkpoint import open_checkpoint
+from draftmill_worker.checkpoint.families import detect
+from draftmill_worker.quantize.build import QUANTIZER_BUILD
+from draftmill_worker.quantize.plan import make_plan
+from draftmill_worker.variants import VariantStore, variant_digest
+
+
+def _resolve(request: stage.StageRequest, plan: Plan) -> ResolvedSpec:
+    spec, pulled = request.spec, request.previous[Stage.PULL]
+    return ResolvedSpec(
+        source=ResolvedSource(
+            repo=pulled["repo"],
+            commit=pulled["commit"],
+            path=spec.source.path if isinstance(spec.source, PathSource) else None,
+            manifest_sha256=pulled["manifest_sha256"],
+        ),
+        format=spec.format,
+        quantize=spec.quantize,
+        family=plan.family,
+        quantizer=QUANTIZER_BUILD,
+        variant=variant_digest(pulled["manifest_sha256"], spec.format, spec.quantize, QUANTIZER_BUILD),
+    )
+
+
+def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
+    checkpoint = open_checkpoint(Path(request.previous[Stage.PULL]["folder"]))
+    plan = make_plan(checkpoint, detect(checkpoint), request.spec.format, request.spec.quantize)
+    for warning in plan.warnings:
+        report.log("warning", warning)
+    resolved = _resolve(request, plan)
+    summary = VariantStore(request.data_dir, resolved.variant).find()
+    if summary is not None:
+        report.log("info", f"variant {resolved.variant} was sealed before")
+    return {
+        "plan": plan.model_dump(mode="json", by_alias=True),
+        "resolved_spec": resolved.model_dump(mode="json"),
+        "cached": summary is not None,
+        "summary": None if summary is None else summary.model_dump(mode="json"),
+    }
+
+
+if __name__ == "__main__":
+    stage.main(run)
