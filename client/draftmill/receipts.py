@@ -50,6 +50,11 @@ class ModuleRecord(Model):
     """Class of the kernel that the method really uses."""
     weight_dtype: str | None
     weight_shape: tuple[int, ...]
+    prefix: str | None = None
+    """What the engine asked its quantization config for: draft layers counted on from the target's last one."""
+    scheme: dict[str, str | None] = Field(default_factory=dict)
+    """`weight` and `activation` of the method's `spec`, as the engine writes them; None for an activation that is not
+    quantized. One class of vLLM 0.32 serves every ModelOpt format, so its name alone says little."""
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Per scale parameter: dtype, shape, min, max, finite, sentinel."""
 
@@ -73,6 +78,14 @@ class EmbeddingRecord(Model):
     shares_target_embedding: bool
 
 
+class DraftMapRecord(Model):
+    """The map from draft ids to target ids (`d2t`) as the engine holds it."""
+
+    size: int
+    sha256: Sha256
+    """Of its values as little-endian int64."""
+
+
 class EngineView(Model):
     """What the worker extension saw from inside the engine."""
 
@@ -83,6 +96,8 @@ class EngineView(Model):
     modules: tuple[ModuleRecord, ...] = ()
     head: HeadRecord | None = None
     embedding: EmbeddingRecord | None = None
+    draft_map: DraftMapRecord | None = None
+    """None where the drafter has the target's vocabulary."""
     target_digest_before: Sha256 | None = None
     """Digest of sampled target parameters after loading the target and after loading the drafter."""
     target_digest_after: Sha256 | None = None
@@ -144,3 +159,64 @@ class Receipt(Model):
     rules: tuple[RuleResult, ...]
     """Validation: every rule by name, failed ones first. A receipt with a failed rule is kept and fails its job."""
     chain: ChainLink = Field(json_schema_extra=Volatile)
+
+
+class BootState(StrEnum):
+    SEALED = "sealed"
+    """It ended in order, and there is a receipt."""
+    FAILED = "failed"
+    """It ended in order, without a receipt: what the engine said is kept."""
+    INCOMPLETE = "incomplete"
+    """It was opened and never ended: the boot died, or goes on."""
+
+
+class ReceiptSummary(Model):
+    """One boot in a list. What comes from the receipt is None where there is none."""
+
+    boot: BootId
+    opened_at: Instant
+    state: BootState
+    job: str | None = None
+    attempt: int | None = None
+    arm: ArmName | None = None
+    target: str | None = None
+    drafter: str | None = None
+    variant: Sha256 | None = None
+    counts: Counts | None = None
+    emulated: bool | None = None
+    engine_build: str | None = None
+    failed_rules: tuple[str, ...] = ()
+
+
+class ReceiptPage(Model):
+    items: tuple[ReceiptSummary, ...]
+    next_cursor: str | None = None
+
+
+class Change(Model):
+    """One value that differs. None stands for one that is not there."""
+
+    path: str
+    """Such as `view.modules[model.fc].kernel`: list items by their name or path where they have one."""
+    a: JsonValue
+    b: JsonValue
+    volatile: bool = False
+
+
+class ReceiptDiff(Model):
+    a: BootId
+    b: BootId
+    changes: tuple[Change, ...]
+
+
+class ChainHead(Model):
+    """The newest entry of a writer's chain, as committed to the ledger."""
+
+    writer: str
+    sequence: int
+    sha256: Sha256
+    """Of the entry's line."""
+
+
+class ChainHeads(Model):
+    items: tuple[ChainHead, ...]
