@@ -1,10 +1,9 @@
 """`draftmill up`."""
 
 import os
-import socket
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,10 +11,11 @@ from draftmill.cli.exits import ExitCode
 from draftmill.cli.options import Json
 from draftmill.cli.output import Output
 from draftmill.connection import data_dir as default_data_dir
-from draftmill_service.up import embedded
-from draftmill_service.up.embedded_redis import free_port
 from draftmill_service.up.errors import UpError
-from draftmill_service.up.state import only_instance
+from draftmill_service.up.ports import usable
+
+if TYPE_CHECKING:
+    from draftmill_service.up import embedded
 
 
 def up(
@@ -45,6 +45,10 @@ def up(
       draftmill up
       draftmill up --port 0 --data-dir ./mill --allow-root ./outputs
     """
+    # Every `draftmill` command loads this module; only this one needs Redis' client and the rest.
+    from draftmill_service.up import embedded
+    from draftmill_service.up.state import only_instance
+
     output = Output(json)
     folder = (data_dir.expanduser() if data_dir else default_data_dir()).absolute()
     try:
@@ -52,7 +56,7 @@ def up(
         with only_instance(folder):
             plan = embedded.Plan(
                 data_dir=folder,
-                port=_usable(port),
+                port=usable(port),
                 redis_url=os.environ.get("DRAFTMILL_REDIS_URL") or os.environ.get("REDIS_URL"),
                 allowed_roots=_roots(allow_root),
                 environ=os.environ,
@@ -72,19 +76,7 @@ def _roots(folders: list[Path]) -> list[Path]:
     return roots
 
 
-def _usable(port: int) -> int:
-    if port == 0:
-        return free_port()
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise UpError(f"port {port} is taken ({error.strerror}); choose another with --port") from error
-    return port
-
-
-def _announce(output: Output, plan: embedded.Plan, redis: str) -> None:
+def _announce(output: Output, plan: "embedded.Plan", redis: str) -> None:
     document = {
         "url": plan.url,
         "data_dir": str(plan.data_dir),

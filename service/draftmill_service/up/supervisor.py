@@ -85,6 +85,8 @@ class Supervisor:
         for child, status in self._reap():
             pause = child.died()
             self._say(f"{child.command.name} {_ending(status)}; starting it again in {pause:.1f} s (log: {child.log})")
+            if child.deaths == _START_DEATHS:
+                self._say(f"the end of its log:\n{child.last_words()}")
         for child in self._children:
             if child.due:
                 child.start()

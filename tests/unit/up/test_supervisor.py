@@ -139,6 +139,13 @@ def test_a_child_that_cannot_start_ends_the_start_with_its_last_words(
     assert "no such setting: X" in said
 
 
+def test_one_that_keeps_dying_shows_the_end_of_its_log_once(started: list[Supervised], tmp_path: Path) -> None:
+    up = start(started, tmp_path, ("broken", BROKEN), ("one", POLITE))
+    up.pid("one")
+    eventually(lambda: (tmp_path / "broken.log").read_text().count("no such setting: X") > 3, timeout=20)
+    assert up.stop().count("the end of its log:\n") == 1
+
+
 def test_stopping_while_starting_is_no_error(started: list[Supervised], tmp_path: Path) -> None:
     waits = NOTE + "(log / (me + '.pid')).write_text(str(os.getpid())); signal.sigwait({{signal.SIGTERM}})"
     up = start(started, tmp_path, ("slow", waits))
