@@ -38,7 +38,8 @@ def _logits(drafter: DFlash, seen: Seen, drafted: Tensor) -> Tensor:
     start = torch.tensor([ids.shape[1] - 1])
     states = drafter.block(target.model.embed_tokens, drafter.context(seen.states), ids[:, -1:], start)[0, 0]
     head = target.model.embed_tokens if target.lm_head is None else target.lm_head
-    logits = states @ head.weight.t()
+    logits: Tensor = states @ head.weight.t()
     if isinstance(drafter, DSpark):
-        return logits + drafter.markov_head(torch.cat((ids[0, -1:], drafted[:-1])))
+        bias: Tensor = drafter.markov_head(torch.cat((ids[0, -1:], drafted[:-1])))
+        return logits + bias
     return logits[1:]

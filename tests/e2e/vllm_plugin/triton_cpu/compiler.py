@@ -6,10 +6,10 @@ from typing import Any
 from triton.backends.compiler import BaseBackend, GPUTarget
 
 
-class InterpretedBackend(BaseBackend):
+class InterpretedBackend(BaseBackend):  # type: ignore[misc]
     @staticmethod
     def supports_target(target: GPUTarget) -> bool:
-        return target.backend == "cpu"
+        return bool(target.backend == "cpu")
 
     def hash(self) -> str:
         return "interpreted"

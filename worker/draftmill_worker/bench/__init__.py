@@ -1,0 +1,1 @@
+"""Acceptance length, measured in a real engine: boots, prompts, counters, statistics, gate."""
