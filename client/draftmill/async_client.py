@@ -1,4 +1,4 @@
-"""The asynchronous client: the same calls and answers as `Client`, on asyncio or trio."""
+"""The asynchronous client: the same calls and answers as `Client`."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, closing

@@ -16,7 +16,7 @@ from draftmill.connection import read_embedded
 from draftmill.states import Stage, StageState
 from tests.e2e.conftest import TOKEN, World, hurry
 from tests.e2e.embedded import DRAFTMILL, Up, environment
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, free_port
 from tests.support import eventually
 
 
@@ -161,6 +161,15 @@ def test_a_redis_of_ones_own_is_used_and_left_running(world: World, tmp_path: Pa
     with redis.Redis.from_url(server.url) as client:
         assert list(client.scan_iter("draftmill:*"))
     server.stop()
+
+
+def test_a_redis_that_does_not_answer_is_said_without_its_password(tmp_path: Path) -> None:
+    command = [DRAFTMILL, "up", "--port", "0", "--data-dir", str(tmp_path)]
+    environ = environment(REDIS_URL=f"redis://:pass-word@127.0.0.1:{free_port()}/0")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=60)
+    assert done.returncode == 2
+    assert "no Redis answers at 127.0.0.1:" in done.stderr
+    assert "pass-word" not in done.stderr
 
 
 def test_people_get_urls_and_how_to_go_on(world: World, tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from draftmill import Client, EventKind, Format, JobSpec, JobState, ProblemError, RepoSource
+from draftmill import Client, EventKind, Format, JobSpec, JobState, ProblemError, RepoSource, _calls
 from draftmill.formats import FORMATS
 from draftmill.states import Outcome
+from draftmill_service.api.app import create_app
 from draftmill_service.ledger import WorkerLedger
 from tests.integration.live import Live, live_service
 from tests.integration.test_api import claim
@@ -78,6 +79,38 @@ def test_what_is_not_there_has_its_problem(client: Any) -> None:
         assert refused(lambda call=call: call(job)) == "not-ready"  # type: ignore[misc]
     source = RepoSource(repo="org/drafter")
     assert refused(lambda: client.preflight(source, Format.FP8)) == "preflight-timeout"
+
+
+def test_the_client_makes_every_call_that_the_api_has(live: Live) -> None:
+    job, path = "j" + "0" * 26, "config.json"
+    source = RepoSource(repo="a/b")
+    calls = [
+        _calls.submit(SPEC),
+        _calls.list_jobs(),
+        *(
+            call(job)
+            for call in (
+                _calls.get,
+                _calls.cancel,
+                _calls.retry,
+                _calls.events,
+                _calls.plan,
+                _calls.verify,
+                _calls.artifacts,
+            )
+        ),
+        _calls.artifact(job, path, offset=0, etag="0"),
+        _calls.preflight(source, Format.FP8, SPEC.quantize),
+        _calls.formats(),
+    ]
+    made = {(call.method, call.path.replace(job, "{job_id}").replace(path, "{path}")) for call in calls}
+    documented = {
+        (method.upper(), path)
+        for path, operations in create_app(live.settings).openapi()["paths"].items()
+        for method in operations
+        if path.startswith("/v1/")
+    }
+    assert made == documented
 
 
 def test_formats_are_the_services(client: Any) -> None:

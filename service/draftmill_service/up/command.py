@@ -93,6 +93,7 @@ def _announce(output: Output, plan: "embedded.Plan", redis: str) -> None:
         f"logs     {plan.logs}",
         "",
         "Ready. In another terminal: draftmill submit org/drafter --format fp8_pc_pt --wait",
+        "The worker is importing its libraries, and first jobs wait for that.",
     ]
     if plan.data_dir != default_data_dir():
         lines.append(f"(there, first: export DRAFTMILL_DATA_DIR='{plan.data_dir}')")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import redis
@@ -13,6 +14,7 @@ import redis
 from draftmill_service.settings import ServiceSettings
 from draftmill_service.up import embedded_redis, state
 from draftmill_service.up.child import Child, Command
+from draftmill_service.up.errors import UpError
 from draftmill_service.up.supervisor import Say, Supervisor
 
 # The Hub's token is for the worker's pull stage; a client's key is for nobody's child.
@@ -76,7 +78,11 @@ def run(plan: Plan, say: Say, ready: Say) -> None:
 def _start_redis(plan: Plan, supervisor: Supervisor) -> tuple[str | None, str]:
     """The URL and a description for people; no URL when told to stop meanwhile."""
     if plan.redis_url is not None:
-        return plan.redis_url, "the one that the environment names"
+        parts = urlsplit(plan.redis_url)
+        where = f"{parts.hostname}:{parts.port or 6379} (from the environment)"
+        if not _answers(plan.redis_url):
+            raise UpError(f"no Redis answers at {where}: see DRAFTMILL_REDIS_URL and REDIS_URL")
+        return plan.redis_url, where
     server = embedded_redis.configure(plan.data_dir)
     child = Child(Command("redis", server.arguments, plan.environment(server.url, hub=False), 20.0), plan.logs)
     supervisor.add(child)
