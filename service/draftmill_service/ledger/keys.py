@@ -33,6 +33,8 @@ class Keys:
         """Jobs not done, by deadline (ms)."""
         self.reaper = f"{prefix}:reaper"
         """Token of the process that reaps."""
+        self.chains = f"{prefix}:chains"
+        """Hash: writer of receipts to the head of its chain, as `<sequence>:<sha256>`."""
 
     def job(self, job_id: str) -> str:
         """Hash with the job's record; records.py reads it."""

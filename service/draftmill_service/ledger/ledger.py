@@ -16,6 +16,7 @@ from draftmill.formats import Format
 from draftmill.jobs import JOB_ID, Job, JobPage, JobSpec
 from draftmill.plans import Preflight
 from draftmill.problems import ProblemError
+from draftmill.receipts import ChainHeads
 from draftmill.reports import Event, EventPage
 from draftmill.states import JobState
 from draftmill_service.ledger import cursors, records, scripts
@@ -298,6 +299,11 @@ class Ledger:
             if streams:
                 return Preflight.model_validate_json(streams[0][1][0][1]["answer"])
         return None
+
+    async def chain_heads(self) -> ChainHeads:
+        """Heads of the chains of receipts, as their writers committed them."""
+        found = await self._ask(cast("Awaitable[dict[str, str]]", self._redis.hgetall(self._keys.chains)))
+        return records.chain_heads(found)
 
     async def gauges(self) -> Gauges:
         pipe = self._redis.pipeline(transaction=False)

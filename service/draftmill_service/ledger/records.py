@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from draftmill.jobs import Attempt, Job, JobSpec, Progress, ResolvedSpec, StageRecord, Summary
 from draftmill.problems import Problem
+from draftmill.receipts import ChainHead, ChainHeads
 from draftmill.reports import Event, EventKind
 from draftmill.states import JobState, Reason, Stage, StageState
 
@@ -79,6 +80,16 @@ def job(job_id: str, record: Mapping[str, str]) -> Job:
         summary=None if summary is None else Summary.model_validate_json(summary),
         attempts=_attempts(record),
         timestamps={state: instant(at) for state in JobState if (at := record.get(f"t:{state}")) is not None},
+    )
+
+
+def chain_heads(record: Mapping[str, str]) -> ChainHeads:
+    """From the hash of heads, sorted by writer."""
+    heads = ((writer, *head.split(":")) for writer, head in sorted(record.items()))
+    return ChainHeads(
+        items=tuple(
+            ChainHead(writer=writer, sequence=int(sequence), sha256=sha256) for writer, sequence, sha256 in heads
+        )
     )
 
 

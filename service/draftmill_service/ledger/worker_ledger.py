@@ -2,7 +2,7 @@
 
 import secrets
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from pydantic_core import to_json
 from redis import Redis
@@ -13,6 +13,7 @@ from redis.retry import Retry
 from draftmill.jobs import Job, JobSpec, Progress, ResolvedSpec, StageRecord, Summary
 from draftmill.plans import Preflight
 from draftmill.problems import Problem
+from draftmill.receipts import ChainHeads
 from draftmill.reports import EventKind
 from draftmill.states import Outcome, Reason, Stage
 from draftmill_service.ledger import records, scripts
@@ -160,6 +161,20 @@ class WorkerLedger:
                 pipe.execute()
         except AWAY as error:
             raise LedgerUnavailable("no answer to answer_preflight") from error
+
+    def chain_heads(self) -> ChainHeads:
+        """Heads of the chains of receipts, as their writers committed them."""
+        try:
+            return records.chain_heads(cast("dict[str, str]", self._redis.hgetall(self._keys.chains)))
+        except AWAY as error:
+            raise LedgerUnavailable("no answer to chain_heads") from error
+
+    def commit_chain_head(self, writer: str, sequence: int, sha256: str) -> bool:
+        """Record the newest entry of a writer's chain of receipts; `sequence` counts its entries from 1.
+
+        False when the ledger holds a head that cannot lie before it: the chain lost its end, or was written anew.
+        """
+        return bool(self._run("chain_head", writer, sequence, sha256))
 
 
 def _ms(seconds: float) -> int:
