@@ -120,6 +120,9 @@ KINDS: dict[str, Kind] = {
     "target-depth-unknown": Kind("The engine's names of kept layers need the target's layer count", 422),
     "nothing-to-quantize": Kind("The plan leaves no tensor to quantize", 422),
     "unused-exclude": Kind("An exclude pattern matches no tensor", 422),
+    # Receipts.
+    "receipt-damaged": Kind("A receipt is not what its manifest says", 500),
+    "receipt-chain-broken": Kind("The chain of receipts is not as it was left", 500),
     # Quantize to seal.
     "non-finite-weights": Kind("A weight holds NaN or Inf", 422),
     "all-zero-weight": Kind("A weight to quantize is all zero", 422),
