@@ -34,7 +34,7 @@ class Store:
             sealed = self._variant(job.resolved_spec.variant) / "plan.json"
             if sealed.is_file():
                 return Plan.model_validate_json(sealed.read_bytes())
-        plan = self._stage_value(job, Stage.PLAN, "plan")
+        plan = self._planned(job)
         if plan is None:
             raise _not_ready(job, "plan")
         return Plan.model_validate(plan)
@@ -42,27 +42,35 @@ class Store:
     def verify_report(self, job: Job) -> VerifyReport:
         """The job's own report, also of a variant that failed; for a variant answered from the store, the newest report
         on it. Raises ProblemError("not-ready")."""
-        evidence = self._evidence(job)
-        if evidence is not None:
-            return VerifyReport.model_validate_json(evidence.read_bytes())
-        report = self._stage_value(job, Stage.VERIFY, "report")
-        if report is None:
-            raise _not_ready(job, "verify report")
-        return VerifyReport.model_validate(report)
+        if job.resolved_spec is not None:
+            variant = job.resolved_spec.variant
+            own = self._evidence(variant) / job.id / "verify.json"
+            if own.is_file():
+                return VerifyReport.model_validate_json(own.read_bytes())
+            newest = self._newest_report(variant) if job.state is JobState.SUCCEEDED else None
+            if newest is not None:
+                return newest
+        raise _not_ready(job, "verify report")
 
     def artifacts(self, job: Job) -> Artifacts:
-        """The files of the job's sealed variant. Raises ProblemError("not-ready") for a job that did not succeed."""
+        """The files of the job's sealed variant.
+
+        Raises ProblemError: not-ready for a job that did not succeed, expired for a variant that was removed,
+        verify-failed for one that failed a later verification.
+        """
         if job.state is not JobState.SUCCEEDED or job.resolved_spec is None:
             raise _not_ready(job, "sealed variant")
         variant = job.resolved_spec.variant
-        manifest = self._data / "evidence" / variant / "manifest.json"
+        manifest = self._evidence(variant) / "manifest.json"
         if not (manifest.is_file() and self._variant(variant).is_dir()):
             raise ProblemError("expired", f"variant {variant} was removed from the store")
-        files = Manifest.model_validate_json(manifest.read_bytes()).files
-        return Artifacts(variant=variant, files=files)
+        newest = self._newest_report(variant)
+        if newest is None or not newest.passed:
+            raise ProblemError("verify-failed", f"the newest verify report on variant {variant} is not a pass")
+        return Artifacts(variant=variant, files=Manifest.model_validate_json(manifest.read_bytes()).files)
 
     def artifact(self, job: Job, path: str) -> tuple[Path, ManifestFile]:
-        """One file of the manifest, strictly inside the variant's folder. Raises ProblemError: not-ready, not-found."""
+        """One file of the manifest, strictly inside the variant's folder. Raises as `artifacts` does, and not-found."""
         artifacts = self.artifacts(job)
         listed = next((file for file in artifacts.files if file.path == path), None)
         folder = self._variant(artifacts.variant).resolve()
@@ -74,23 +82,20 @@ class Store:
     def _variant(self, digest: str) -> Path:
         return self._data / "variants" / digest
 
-    def _evidence(self, job: Job) -> Path | None:
-        if job.resolved_spec is None:
-            return None
-        folder = self._data / "evidence" / job.resolved_spec.variant
-        own = folder / job.id / "verify.json"
-        if own.is_file():
-            return own
-        if job.state is not JobState.SUCCEEDED:
-            return None
-        # Job ids sort by time.
-        return max(folder.glob("*/verify.json"), key=lambda report: report.parent.name, default=None)
+    def _evidence(self, digest: str) -> Path:
+        return self._data / "evidence" / digest
 
-    def _stage_value(self, job: Job, stage: Stage, name: str) -> JsonValue:
+    def _newest_report(self, digest: str) -> VerifyReport | None:
+        # Job ids sort by time.
+        reports = self._evidence(digest).glob("*/verify.json")
+        newest = max(reports, key=lambda report: report.parent.name, default=None)
+        return None if newest is None else VerifyReport.model_validate_json(newest.read_bytes())
+
+    def _planned(self, job: Job) -> JsonValue:
         for attempt in reversed(job.attempts):
-            path = self._data / "jobs" / job.id / str(attempt.number) / stage / "result.json"
+            path = self._data / "jobs" / job.id / str(attempt.number) / Stage.PLAN / "result.json"
             if path.is_file():
-                value = _StageResult.model_validate_json(path.read_bytes()).value.get(name)
-                if value is not None:
-                    return value
+                plan = _StageResult.model_validate_json(path.read_bytes()).value.get("plan")
+                if plan is not None:
+                    return plan
         return None

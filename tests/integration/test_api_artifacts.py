@@ -3,9 +3,9 @@
 import hashlib
 import http.client
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -43,7 +43,7 @@ PLAN = Plan(
     source_bytes=16,
     variant_bytes=16,
 )
-REPORT = VerifyReport(passed=True, checks=(Check(id="names", status=CheckStatus.PASS, proves="names in = names out"),))
+PASSED = VerifyReport(passed=True, checks=(Check(id="names", status=CheckStatus.PASS, proves="names in = names out"),))
 FAILED = VerifyReport(passed=False, checks=(Check(id="names", status=CheckStatus.FAIL, proves="names in = names out"),))
 RESOLVED = ResolvedSpec(
     source=ResolvedSource(repo="org/drafter", commit="0" * 40, manifest_sha256="cd" * 32),
@@ -60,8 +60,13 @@ def write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
+def report(live: Live, job_id: str, verdict: VerifyReport) -> None:
+    path = live.data_dir / "evidence" / VARIANT / job_id / "verify.json"
+    write(path, verdict.model_dump_json(by_alias=True).encode())
+
+
 @pytest.fixture
-def variant(live: Live) -> Path:
+def variant(live: Live) -> Iterator[Path]:
     """A sealed variant with its manifest; the manifest also names what the store must not give."""
     folder = live.data_dir / "variants" / VARIANT
     write(folder / "model.safetensors", WEIGHTS)
@@ -81,7 +86,9 @@ def variant(live: Live) -> Path:
     manifest = Manifest(files=tuple(sorted(files, key=lambda file: file.path)))
     write(live.data_dir / "evidence" / VARIANT / "manifest.json", manifest.model_dump_json().encode())
     write(folder / "unlisted.txt", b"not in the manifest")
-    return folder
+    report(live, "j0" + "0" * 25, PASSED)
+    yield folder
+    shutil.rmtree(live.data_dir / "evidence")
 
 
 @pytest.fixture
@@ -174,8 +181,7 @@ def test_failed_variant_is_not_served_and_its_report_is(
     held = claim(worker, job_id)
     worker.resolve(held, RESOLVED, "eagle3")
     failed = ProblemError("verify-failed", "names differ").problem
-    result: dict[str, Any] = {"value": {"report": FAILED.model_dump(mode="json", by_alias=True)}, "seconds": 1.0}
-    write(live.data_dir / "jobs" / job_id / "1" / "verify" / "result.json", json.dumps(result).encode())
+    report(live, job_id, FAILED)
     assert worker.finish(held, Outcome.FAILED, Reason.VERIFY_FAILED, failed)
     problem(api.get(f"/v1/jobs/{job_id}/artifacts"), "not-ready")
     problem(api.get(f"/v1/jobs/{job_id}/artifacts/model.safetensors"), "not-ready")
@@ -196,16 +202,29 @@ def test_plan_and_report_of_a_sealed_variant(
 ) -> None:
     job_id = succeed()
     assert Plan.model_validate_json(api.get(f"/v1/jobs/{job_id}/plan").content) == PLAN
-    problem(api.get(f"/v1/jobs/{job_id}/verify"), "not-ready")
-    evidence = live.data_dir / "evidence" / VARIANT / job_id / "verify.json"
-    write(evidence, REPORT.model_dump_json(by_alias=True).encode())
-    assert VerifyReport.model_validate_json(api.get(f"/v1/jobs/{job_id}/verify").content) == REPORT
     # A job answered from the store has no report of its own, and shows the variant's.
-    cached = succeed()
-    assert VerifyReport.model_validate_json(api.get(f"/v1/jobs/{cached}/verify").content) == REPORT
+    assert VerifyReport.model_validate_json(api.get(f"/v1/jobs/{job_id}/verify").content) == PASSED
+    own = VerifyReport(passed=True, checks=())
+    report(live, job_id, own)
+    assert VerifyReport.model_validate_json(api.get(f"/v1/jobs/{job_id}/verify").content) == own
 
 
-def test_variant_that_was_removed_is_gone(api: httpx.Client, live: Live, succeed: Callable[[], str]) -> None:
-    manifest = live.data_dir / "evidence" / VARIANT / "manifest.json"
-    manifest.unlink(missing_ok=True)
+def test_variant_that_failed_later_is_not_served(
+    live: Live, api: httpx.Client, variant: Path, succeed: Callable[[], str]
+) -> None:
+    job_id = succeed()
+    assert api.get(f"/v1/jobs/{job_id}/artifacts").status_code == 200
+    report(live, "jz" + "z" * 25, FAILED)
+    problem(api.get(f"/v1/jobs/{job_id}/artifacts"), "verify-failed")
+    problem(api.get(f"/v1/jobs/{job_id}/artifacts/model.safetensors"), "verify-failed")
+
+
+def test_variant_without_evidence_is_not_served(
+    live: Live, api: httpx.Client, variant: Path, succeed: Callable[[], str]
+) -> None:
+    (live.data_dir / "evidence" / VARIANT / ("j0" + "0" * 25) / "verify.json").unlink()
+    problem(api.get(f"/v1/jobs/{succeed()}/artifacts"), "verify-failed")
+
+
+def test_variant_that_was_removed_is_gone(api: httpx.Client, succeed: Callable[[], str]) -> None:
     problem(api.get(f"/v1/jobs/{succeed()}/artifacts"), "expired")

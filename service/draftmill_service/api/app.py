@@ -27,7 +27,9 @@ from draftmill_service.usecases import UseCases
 
 
 async def _unavailable(request: Request, _: Exception) -> Response:
-    return await problems.refuse(request, ProblemError("ledger-unavailable", "try again; nothing was lost"))
+    refusal = ProblemError("ledger-unavailable", "try again; nothing was lost")
+    request_id = request.scope.get("draftmill.request_id")
+    return problems.answer(refusal.problem, request_id=request_id, headers={"Retry-After": "1"})
 
 
 def create_app(settings: ServiceSettings) -> FastAPI:

@@ -17,6 +17,7 @@ from draftmill_service.api.problems import documented
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["artifacts"])
 
 _NONE_YET = documented("invalid-request", "not-found", "expired", "not-ready")
+_NO_VARIANT = documented("invalid-request", "not-found", "expired", "not-ready", "verify-failed")
 
 
 @router.get("/plan", operation_id="job_plan", summary="Every tensor's fate", response_model=Plan, responses=_NONE_YET)
@@ -42,7 +43,7 @@ async def verify(job_id: JobId, _: Reader, wired: Wired) -> Response:
     operation_id="job_artifacts",
     summary="The sealed variant's files with their SHA-256",
     response_model=Artifacts,
-    responses=_NONE_YET,
+    responses=_NO_VARIANT,
 )
 async def artifacts(job_id: JobId, _: Reader, wired: Wired) -> Response:
     job = await wired.cases.get(job_id)
@@ -62,7 +63,7 @@ _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "bi
     responses={
         200: {"description": "The file.", "content": _FILE},
         206: {"description": "The range.", "content": _FILE},
-        **documented("invalid-request", "not-found", "expired", "not-ready", "range-not-satisfiable"),
+        **documented("invalid-request", "not-found", "expired", "not-ready", "verify-failed", "range-not-satisfiable"),
     },
 )
 async def artifact(job_id: JobId, path: Annotated[str, Path(max_length=4096)], _: Reader, wired: Wired) -> Response:
