@@ -48,9 +48,8 @@ def test_our_matcher_is_the_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         names = (*(f"{root}.{path}" for path in PATHS), "model.fc", "lm_head")
         asked.append((engine.Query(family, depth, LAYERS, names), patterns(randomness)))
     base = {"quant_method": "modelopt", "quant_algo": "FP8"}
-    answers = engine.ask_all(
-        [engine.question(base | {"ignore": ignore}, [query]) for query, ignore in asked], build, None
-    )
+    questions = [engine.question(base | {"ignore": ignore}, [query]) for query, ignore in asked]
+    answers = engine.ask_all(questions, build, tmp_path)
     refused = 0
     for (query, ignore), answer in zip(asked, answers, strict=True):
         assert answer.unavailable is None

@@ -1,5 +1,6 @@
 """Good variants pass every check, whatever family, format, layout and dtype."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,12 @@ def test_a_shallow_run_samples_and_passes(good: Good, cache: Path) -> None:
 
 
 def test_a_warm_run_is_fast(good: Good, cache: Path) -> None:
+    """In seconds of CPU: the machine may be busy with other things."""
     case = good("dspark-nvfp4")
     case.verify(cache)
-    seconds = [sum(check.seconds for check in case.verify(cache).checks) for _ in range(3)]
-    assert min(seconds) < 1.0, seconds
+    seconds = []
+    for _ in range(3):
+        started = time.process_time()
+        case.verify(cache)
+        seconds.append(time.process_time() - started)
+    assert min(seconds) < 0.25, seconds

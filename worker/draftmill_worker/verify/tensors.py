@@ -1,7 +1,7 @@
 """Tensors of a folder's weight files, mapped by the safetensors library, and how to walk them in bounded pieces."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,19 @@ class Tensors:
     def close(self) -> None:
         self._open.clear()
         self._stack.close()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Chunks fit a core's cache: more threads would only wait for each other, for minutes on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def chunks(shape: tuple[int, ...], deep: bool) -> Iterator[slice]:

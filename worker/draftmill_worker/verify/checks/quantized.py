@@ -64,6 +64,8 @@ def dequantized_error(view: View) -> Result:
 
 def _errors(view: View, linear: Linear) -> tuple[int, int, float]:
     """(elements beyond the bound, elements compared, ||error|| / ||weight||) of one module."""
+    import torch
+
     weight = view.before(linear.plan)
     stored = {
         suffix: view.after(linear.plan, linear.tensor(suffix))
@@ -78,10 +80,10 @@ def _errors(view: View, linear: Linear) -> tuple[int, int, float]:
         step = _steps(view, pieces, rows.shape)
         error = (dequantize(view.plan.format, pieces) - rows).abs()
         allowed = half_steps(view.plan.format, rows / step) * step
-        outside += int((error > allowed * ROUNDING).sum())
+        outside += int(torch.count_nonzero(error > allowed * ROUNDING))
         elements += rows.numel()
-        error_square += float(error.square().sum())
-        weight_square += float(rows.square().sum())
+        error_square += float(torch.linalg.vector_norm(error)) ** 2
+        weight_square += float(torch.linalg.vector_norm(rows)) ** 2
     return outside, elements, (error_square / weight_square) ** 0.5 if weight_square else 0.0
 
 
