@@ -1,5 +1,6 @@
 """`draftmill quantize`: the engine alone, for a checkpoint folder at hand."""
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ def quantize(
     request = Request(str(source.expanduser().absolute()), format, None, tuple(exclude), lm_head, scales, dtype)
     spec = job_spec(request)
     source, out = source.expanduser().resolve(), out.expanduser().resolve()
-    _check_folders(source, out, overwrite)
+    _check(source, out, overwrite, device)
     switches = Switches(verify=verify, fsync=fsync, overwrite=overwrite, device=device, threads=threads)
     with _progress(output) as progress:
         milled = mill(source, out, spec.format, spec.quantize, switches=switches, progress=progress)
@@ -57,7 +58,7 @@ def quantize(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _check_folders(source: Path, out: Path, overwrite: bool) -> None:
+def _check(source: Path, out: Path, overwrite: bool, device: str) -> None:
     if not source.is_dir():
         raise ProblemError("path-not-found", f"{source} is not a folder", [Offender(where="SRC", message="no folder")])
     offenders = []
@@ -66,8 +67,22 @@ def _check_folders(source: Path, out: Path, overwrite: bool) -> None:
     elif out.exists() and not (overwrite and out.is_dir()):
         hint = "; --overwrite replaces it" if out.is_dir() else ", and is no folder"
         offenders.append(Offender(where="--out", message=f"{out} exists{hint}"))
+    if (fault := _device_fault(device)) is not None:
+        offenders.append(Offender(where="--device", message=fault, value=device))
     if offenders:
-        raise UsageProblemError("the output folder cannot be made", offenders)
+        raise UsageProblemError("the command line does not make a variant", offenders)
+
+
+def _device_fault(device: str) -> str | None:
+    """`torch` is the CUDA path on CPU tensors: slow, for comparison."""
+    if device in ("cpu", "torch"):
+        return None
+    if not re.fullmatch(r"cuda(:\d+)?", device):
+        return "is cpu, cuda or cuda:N"
+    import torch
+
+    index = int(device.partition(":")[2] or 0)
+    return None if index < torch.cuda.device_count() else f"torch sees {torch.cuda.device_count()} CUDA devices"
 
 
 def _document(milled: Milled) -> dict[str, object]:

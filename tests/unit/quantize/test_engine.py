@@ -94,7 +94,16 @@ def test_an_unused_exclude_is_refused(source: Path, tmp_path: Path, capsys: Capt
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--format", "fp9"), ("--dtype", "int8"), ("--scales", "some"), ("--threads", "0"), ("--bogus",)]
+    "arguments",
+    [
+        ("--format", "fp9"),
+        ("--dtype", "int8"),
+        ("--scales", "some"),
+        ("--threads", "0"),
+        ("--device", "tpu"),
+        ("--device", "cuda:99"),
+        ("--bogus",),
+    ],
 )
 def test_a_wrong_command_line(source: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     assert mill(source, tmp_path / "out", *arguments) == ExitCode.USAGE
