@@ -12,7 +12,9 @@ from safetensors.torch import save, save_file
 from draftmill.formats import Format
 from draftmill.problems import ProblemError
 from draftmill_worker.checkpoint.identity import changed, fingerprint
-from draftmill_worker.quantize import pool
+from draftmill_worker.quantize import moves, pool
+from draftmill_worker.quantize.kernels.cpu import CpuOps
+from draftmill_worker.quantize.kernels.torch_ops import TorchOps
 from draftmill_worker.quantize.stream import quantize
 from tests.fixtures.synthetic import Layout, build
 from tests.unit.quantize.checkpoints import expected_files, plan_for, stored
@@ -25,8 +27,9 @@ UNEVEN = Layout(shards=2, dtype="mixed", scale={"*v_proj*": 40.0, "*up_proj*": 0
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows at a time, so that small tensors take many chunks."""
-    for module in ("moves", "packing"):
-        monkeypatch.setattr(f"draftmill_worker.quantize.{module}.CHUNK_BYTES", 3000)
+    monkeypatch.setattr(moves, "CHUNK_BYTES", 3000)
+    monkeypatch.setattr(CpuOps, "chunk_bytes", 3000)
+    monkeypatch.setattr(TorchOps, "chunk_bytes", 7000)
 
 
 def run(source: Path, out: Path, format: Format, *, device: str = "cpu", **options: object) -> dict[str, bytes]:

@@ -2,8 +2,10 @@
 
 from draftmill.plans import TensorPlan
 from draftmill_worker.quantize.files import Files
-from draftmill_worker.quantize.pool import CHUNK_BYTES, WorkPool, spans
+from draftmill_worker.quantize.pool import WorkPool, spans
 from draftmill_worker.quantize.reader import itemsize
+
+CHUNK_BYTES = 1 << 20
 
 
 def copy(files: Files, pool: WorkPool, tensor: TensorPlan) -> None:

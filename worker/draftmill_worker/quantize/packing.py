@@ -12,7 +12,7 @@ from draftmill_worker.quantize.files import Files
 from draftmill_worker.quantize.formats import Packed, scheme_for
 from draftmill_worker.quantize.formats.base import WEIGHT
 from draftmill_worker.quantize.kernels.rows import TINY, RowOps, Rows, work_dtype
-from draftmill_worker.quantize.pool import CHUNK_BYTES, WorkPool, spans
+from draftmill_worker.quantize.pool import WorkPool, spans
 from draftmill_worker.quantize.reader import itemsize
 
 FusedSet = tuple[TensorPlan, ...]
@@ -121,7 +121,7 @@ class Packer:
         return tensor.shape[1] * itemsize(self._files.info(tensor))
 
     def _row_spans(self, tensor: TensorPlan) -> Iterator[tuple[int, int]]:
-        return spans(tensor.shape[0], CHUNK_BYTES // self._row_bytes(tensor))
+        return spans(tensor.shape[0], self._ops.chunk_bytes // self._row_bytes(tensor))
 
 
 def _beside(tensor: TensorPlan, suffix: str) -> str:

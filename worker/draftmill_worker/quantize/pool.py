@@ -10,8 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
-# What one call reads. Half of a usual L2 cache: packed bytes are still there when they are written.
-CHUNK_BYTES = 1 << 20
 # Calls handed out and not yet finished: bounds the bookkeeping's memory, whatever the checkpoint's size.
 MAX_PENDING = 2048
 MAX_THREADS = 16

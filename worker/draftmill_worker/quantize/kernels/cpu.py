@@ -13,6 +13,9 @@ from draftmill_worker.quantize.kernels.thresholds import e2m1_steps
 class CpuOps:
     """`RowOps` by numba. Safe to share between threads; the loops run without the GIL."""
 
+    # Half of a usual L2 cache: packed bytes are still there when they are written.
+    chunk_bytes = 1 << 20
+
     def amax(self, rows: Rows) -> np.float32:
         bits = work_bits(rows)
         return np.float32(_value(np.array([loops.amax(bits.reshape(-1))], bits.dtype))[0])

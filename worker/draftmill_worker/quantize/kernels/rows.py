@@ -27,6 +27,11 @@ class Rows:
 class RowOps(Protocol):
     """What a device does to rows. Every implementation gives the same bytes."""
 
+    @property
+    def chunk_bytes(self) -> int:
+        """How many bytes of a weight to hand over at a time."""
+        ...
+
     def amax(self, rows: Rows) -> np.float32:
         """Largest magnitude after the cast; Inf or NaN when a value is not finite."""
         ...

@@ -15,6 +15,9 @@ _TIES_UP = torch.tensor([0.75, 1.75, 3.5])
 class TorchOps:
     """`RowOps` by division and search, as the formats define them; `device` is a torch device name."""
 
+    # Enough for a copy to a GPU to outweigh its launch.
+    chunk_bytes = 1 << 24
+
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
 
