@@ -12,7 +12,7 @@ from pathlib import Path
 
 from draftmill import Client, EventKind, Format, Job, JobSpec, JobState, RepoSource
 from draftmill.cli.output import size
-from draftmill.cli.text import event_line, format_lines, plan_lines, source, verify_lines
+from draftmill.cli.text import event_line, format_lines, job_lines, plan_lines, source, verify_lines
 from tests.e2e.embedded import Up, standin
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def mill(client: Client, spec: JobSpec) -> tuple[Job, float]:
             print("  " + event_line(event), flush=True)
     ended = client.get(job)
     seconds = time.monotonic() - begun
-    must(ended.state is JobState.SUCCEEDED, f"job {job.id} ended {ended.state}: {ended.problem}")
+    must(ended.state is JobState.SUCCEEDED, "\n".join(["the job did not succeed", *job_lines(ended)]))
     return ended, seconds
 
 
