@@ -1,8 +1,9 @@
 """The quantizer beside ModelOpt's flat-linear reference and the machine's floor. `python -m tests.bench.engine --help`
 
 Arms are interleaved, each a fresh process over the same DSpark-shaped checkpoint with a warm page cache, and each is
-measured whole: imports are in the time. Both arms sync to disk or neither does; hashing is a line of its own. The two
-files must be equal, byte for byte. With several rounds the best of each arm counts: other work can only slow one down.
+measured whole: imports are in the time. (The warm row is the stage alone, in a fork of a process that has everything
+loaded, as the service runs it.) All arms sync to disk or none does; hashing is a line of its own. The two files must
+be equal, byte for byte. With several rounds the best of each arm counts: other work can only slow one down.
 """
 
 import argparse
@@ -12,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from draftmill.formats import Format
@@ -98,6 +99,8 @@ def _rows(folder: Path, source: Path, plan: Plan, format: Format, options: argpa
     arms: dict[str, list[Measured]] = {}
     for _ in range(options.rounds):
         arms.setdefault("draftmill", []).append(_milled(source, folder / "ours", format, fsync=options.fsync))
+        if not options.fsync:
+            arms.setdefault("draftmill, warm", []).append(_warm(source, folder / "warm", format))
         arms.setdefault("floor", []).append(_floor(source, folder / "floor", plan, fsync=options.fsync))
         if not options.alone:
             reference = _reference(folder, source, plan, format, fsync=options.fsync)
@@ -117,6 +120,13 @@ def _milled(source: Path, out: Path, format: Format, *, fsync: bool) -> Measured
     command = [str(Path(sys.executable).with_name("draftmill")), "quantize", str(source), "-f", format, "-o", str(out)]
     switches = ["--scales", "reference", "--no-verify", "--json", "--fsync" if fsync else "--no-fsync"]
     return measure.run([*command, *switches])
+
+
+def _warm(source: Path, out: Path, format: Format) -> Measured:
+    """The stage alone, in a fork of a process that has loaded everything: what a job of a running service pays."""
+    measured = measure.run([sys.executable, "-m", "tests.bench.warm_arm", str(source), str(out), format])
+    shutil.rmtree(out)
+    return replace(measured, **json.loads(measured.output))
 
 
 def _reference(folder: Path, source: Path, plan: Plan, format: Format, *, fsync: bool) -> Measured:
