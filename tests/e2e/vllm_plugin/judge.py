@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tests.e2e.vllm_plugin.boot import Row
+from tests.e2e.vllm_plugin.boot import Result, Row
 from tests.fixtures.nets.dflash import DFlash, DSpark
 from tests.fixtures.nets.llama import Llama
 from tests.fixtures.replay import Seen, proposer
@@ -17,6 +17,12 @@ class Verdict:
     """The replay drafts the same tokens."""
     margin: float
     """The most that a drafted token's logit lies under the highest, each step given the engine's tokens before it."""
+
+
+def standing(prompts: list[list[int]], result: Result) -> list[tuple[list[int], Row]]:
+    """Each row with its request's prompt and output. Rows drafted beyond a request's last token stand nowhere."""
+    texts = [[*prompt, *output] for prompt, output in zip(prompts, result.outputs, strict=True)]
+    return [(texts[row.request], row) for row in result.rows if row.position < len(texts[row.request])]
 
 
 @torch.inference_mode()

@@ -1,0 +1,25 @@
+"""One vLLM per test process, with the plugin's features applied in it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from draftmill_worker.bench import vllm_plugin
+
+
+@pytest.fixture(scope="session")
+def applied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """What the plugin applied, asked for everything, in a process that is its own group of one rank."""
+    pytest.importorskip("vllm")
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.distributed import cleanup_dist_env_and_memory, init_distributed_environment, initialize_model_parallel
+
+    store: Path = tmp_path_factory.mktemp("group") / "store"
+    with pytest.MonkeyPatch.context() as patch, set_current_vllm_config(VllmConfig()):
+        patch.setenv(vllm_plugin.VARIABLE, ",".join(vllm_plugin.FEATURES))
+        vllm_plugin.register()
+        init_distributed_environment(1, 0, f"file://{store}", 0, "gloo")
+        initialize_model_parallel(1)
+        yield vllm_plugin.APPLIED
+        cleanup_dist_env_and_memory()
