@@ -1,5 +1,10 @@
-"""The doorbell: the only producer of Celery messages. A message says "look at this job" and owns nothing."""
+"""The doorbell: the only producer of Celery messages. A message says "look at this job" and owns nothing.
 
+For a new job the ledger pushes the message itself, in the step that makes the job: `Doorbell.for_new_jobs` is that
+message, made by Celery and Kombu beforehand. Every other ring goes out from a thread.
+"""
+
+import json
 import logging
 import queue
 import threading
@@ -8,10 +13,11 @@ import uuid
 from typing import Any, NamedTuple
 
 from celery import Celery
+from kombu import Connection
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from draftmill_service.ledger.keys import JOBS_QUEUE, LOOK_TASK, PREFLIGHT_QUEUE, PREFLIGHT_TASK
+from draftmill_service.ledger.keys import JOB_ID_IN_BELL, JOBS_QUEUE, LOOK_TASK, PREFLIGHT_QUEUE, PREFLIGHT_TASK
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +51,29 @@ def make_producer(redis_url: str) -> Celery:
     return app
 
 
+def _look_message(app: Celery) -> str:
+    """A message of the look task as Kombu's Redis transport stores it, with JOB_ID_IN_BELL for what differs."""
+    with Connection("memory://") as connection:
+        channel = connection.channel()
+        # As plain text, not base64: the id must be found in it.
+        channel.body_encoding = None
+        id_ = JOB_ID_IN_BELL
+        message = app.amqp.as_task_v2(
+            id_, LOOK_TASK, args=(id_,), ignore_result=True, argsrepr=id_, kwargsrepr="{}", origin="draftmill"
+        )
+        connection.Producer(channel).publish(
+            message.body,
+            exchange="",
+            routing_key=JOBS_QUEUE,
+            serializer="json",
+            headers=message.headers,
+            **message.properties,
+        )
+        stored = channel._get(JOBS_QUEUE)
+    stored["properties"]["delivery_tag"] = JOB_ID_IN_BELL
+    return json.dumps(stored)
+
+
 class Doorbell:
     """Rings from a thread of its own, so that no request waits for the broker.
 
@@ -53,6 +82,8 @@ class Doorbell:
 
     def __init__(self, redis_url: str) -> None:
         self._app = make_producer(redis_url)
+        self.for_new_jobs = _look_message(self._app)
+        """Message for a job that has no id yet; `Ledger.submit` takes it."""
         self._producer: Any = None
         self._waiting: queue.Queue[Ring | None] = queue.Queue(MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)

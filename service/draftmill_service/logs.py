@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 _SECRETS = re.compile(
     r"dm_[0-9a-f]{12}_[0-9a-f]+|hf_[A-Za-z0-9]{8,}|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)|(?i:(?<=bearer\s))[^\s\"']+"
 )
+_ENCODER = json.JSONEncoder(default=str, ensure_ascii=False)
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 
@@ -27,7 +28,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return redact(json.dumps(line, default=str, ensure_ascii=False))
+        return redact(_ENCODER.encode(line))
 
 
 def log_to_stderr(level: int = logging.INFO) -> None:

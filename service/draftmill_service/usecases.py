@@ -17,10 +17,9 @@ class UseCases:
 
     async def submit(self, spec: JobSpec, *, owner: str, idempotency_key: str | None) -> tuple[Job, bool]:
         """The job, and whether this call made it. Raises ProblemError("idempotency-mismatch")."""
-        job, created = await self.ledger.submit(spec, owner=owner, idempotency_key=idempotency_key)
-        if created:
-            self.doorbell.ring(job.id)
-        return job, created
+        return await self.ledger.submit(
+            spec, owner=owner, idempotency_key=idempotency_key, bell=self.doorbell.for_new_jobs
+        )
 
     async def get(self, job_id: str) -> Job:
         """Raises ProblemError("not-found") or ("expired")."""

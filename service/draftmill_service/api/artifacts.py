@@ -11,7 +11,7 @@ from draftmill.plans import Plan
 from draftmill.problems import ProblemError
 from draftmill.reports import Artifacts, VerifyReport
 from draftmill_service.api import problems
-from draftmill_service.api.deps import JobId, Reader, Wired, answer
+from draftmill_service.api.deps import JobId, Reader, answer
 from draftmill_service.api.problems import documented
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["artifacts"])
@@ -21,9 +21,9 @@ _NO_VARIANT = documented("invalid-request", "not-found", "expired", "not-ready",
 
 
 @router.get("/plan", operation_id="job_plan", summary="Every tensor's fate", response_model=Plan, responses=_NONE_YET)
-async def plan(job_id: JobId, _: Reader, wired: Wired) -> Response:
-    job = await wired.cases.get(job_id)
-    return answer(await run_in_threadpool(wired.store.plan, job))
+async def plan(job_id: JobId, by: Reader) -> Response:
+    job = await by.cases.get(job_id)
+    return answer(await run_in_threadpool(by.store.plan, job))
 
 
 @router.get(
@@ -33,9 +33,9 @@ async def plan(job_id: JobId, _: Reader, wired: Wired) -> Response:
     response_model=VerifyReport,
     responses=_NONE_YET,
 )
-async def verify(job_id: JobId, _: Reader, wired: Wired) -> Response:
-    job = await wired.cases.get(job_id)
-    return answer(await run_in_threadpool(wired.store.verify_report, job))
+async def verify(job_id: JobId, by: Reader) -> Response:
+    job = await by.cases.get(job_id)
+    return answer(await run_in_threadpool(by.store.verify_report, job))
 
 
 @router.get(
@@ -45,9 +45,9 @@ async def verify(job_id: JobId, _: Reader, wired: Wired) -> Response:
     response_model=Artifacts,
     responses=_NO_VARIANT,
 )
-async def artifacts(job_id: JobId, _: Reader, wired: Wired) -> Response:
-    job = await wired.cases.get(job_id)
-    return answer(await run_in_threadpool(wired.store.artifacts, job))
+async def artifacts(job_id: JobId, by: Reader) -> Response:
+    job = await by.cases.get(job_id)
+    return answer(await run_in_threadpool(by.store.artifacts, job))
 
 
 _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -66,9 +66,9 @@ _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "bi
         **documented("invalid-request", "not-found", "expired", "not-ready", "verify-failed", "range-not-satisfiable"),
     },
 )
-async def artifact(job_id: JobId, path: Annotated[str, Path(max_length=4096)], _: Reader, wired: Wired) -> Response:
-    job = await wired.cases.get(job_id)
-    found, listed = await run_in_threadpool(wired.store.artifact, job, path)
+async def artifact(job_id: JobId, path: Annotated[str, Path(max_length=4096)], by: Reader) -> Response:
+    job = await by.cases.get(job_id)
+    found, listed = await run_in_threadpool(by.store.artifact, job, path)
     return Artifact(
         found,
         filename=found.name,

@@ -1,6 +1,5 @@
 """Request bodies: read as JSON by the model itself, strictly, after the caller's key was checked."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -12,21 +11,17 @@ M = TypeVar("M", bound=BaseModel)
 JSON = "application/json"
 
 
-def body_of(model: type[M]) -> Callable[[Request], Awaitable[M]]:
-    """Dependency: the body as `model`. Strict, so that 1 is no true and 0 no date; RequestValidationError otherwise."""
-
-    async def read(request: Request) -> M:
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-            wrong = {"type": "content_type", "loc": ("header", "Content-Type"), "msg": f"send {JSON}"}
-            raise RequestValidationError([wrong])
-        try:
-            return model.model_validate_json(await request.body(), strict=True)
-        except ValidationError as error:
-            raise RequestValidationError(
-                [{**each, "loc": ("body", *each["loc"])} for each in error.errors(include_url=False)]
-            ) from error
-
-    return read
+async def read_body(request: Request, model: type[M]) -> M:
+    """The body as `model`. Strict, so that 1 is no true and 0 no date; RequestValidationError otherwise."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+        wrong = {"type": "content_type", "loc": ("header", "Content-Type"), "msg": f"send {JSON}"}
+        raise RequestValidationError([wrong])
+    try:
+        return model.model_validate_json(await request.body(), strict=True)
+    except ValidationError as error:
+        raise RequestValidationError(
+            [{**each, "loc": ("body", *each["loc"])} for each in error.errors(include_url=False)]
+        ) from error
 
 
 def documented_body(model: type[BaseModel]) -> dict[str, Any]:

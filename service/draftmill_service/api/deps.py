@@ -1,7 +1,7 @@
 """What routes ask for."""
 
 from dataclasses import dataclass
-from typing import Annotated, cast
+from typing import Annotated, NamedTuple, cast
 
 from fastapi import Depends, Path, Request
 from pydantic import BaseModel
@@ -23,27 +23,41 @@ class Services:
     metrics: Metrics
 
 
+class Caller(NamedTuple):
+    """Who calls, with a key that has the scope, and what serves them. One dependency: each costs every request."""
+
+    key: ApiKey
+    services: Services
+
+    @property
+    def cases(self) -> UseCases:
+        return self.services.cases
+
+    @property
+    def store(self) -> Store:
+        return self.services.store
+
+
 class Requires:
-    """Dependency: the caller's key, when it has the scope; ProblemError("forbidden") otherwise."""
+    """Dependency: a caller whose key has the scope; ProblemError("forbidden") otherwise."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
-    async def __call__(self, request: Request) -> ApiKey:
+    async def __call__(self, request: Request) -> Caller:
         key = cast("ApiKey", request.scope["draftmill.key"])
         if self._scope not in key.scopes:
             raise ProblemError("forbidden", f"this needs a key with the scope {self._scope}")
-        return key
+        return Caller(key, services(request))
 
 
-async def services(request: Request) -> Services:
+def services(request: Request) -> Services:
     return cast("Services", request.app.state.services)
 
 
-Reader = Annotated[ApiKey, Depends(Requires(Scope.READ))]
-Writer = Annotated[ApiKey, Depends(Requires(Scope.WRITE))]
-MetricsReader = Annotated[ApiKey, Depends(Requires(Scope.METRICS))]
-Wired = Annotated[Services, Depends(services)]
+Reader = Annotated[Caller, Depends(Requires(Scope.READ))]
+Writer = Annotated[Caller, Depends(Requires(Scope.WRITE))]
+MetricsReader = Annotated[Caller, Depends(Requires(Scope.METRICS))]
 JobId = Annotated[str, Path(description="`j` and 26 digits and letters", max_length=256)]
 
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from draftmill._model import Model
 from draftmill.reports import EventKind, EventPage
-from draftmill_service.api.deps import JobId, Reader, Wired, answer
+from draftmill_service.api.deps import JobId, Reader, answer
 from draftmill_service.api.problems import documented
 from draftmill_service.ledger import Ledger
 
@@ -68,16 +68,15 @@ async def events(
     job_id: JobId,
     query: Annotated[EventsQuery, Query()],
     request: Request,
-    _: Reader,
-    wired: Wired,
+    by: Reader,
     last_event_id: Annotated[StreamId, Header(alias="Last-Event-ID")] = START,
 ) -> Response:
-    await wired.cases.get(job_id)
+    await by.cases.get(job_id)
     after = query.after if last_event_id == START else last_event_id
     if query.stream or EVENT_STREAM in request.headers.get("accept", ""):
-        body = _stream(wired.cases.ledger, job_id, after, wired.settings.keepalive_seconds)
+        body = _stream(by.cases.ledger, job_id, after, by.services.settings.keepalive_seconds)
         return EventSourceResponse(body, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-    return answer(await wired.cases.ledger.events(job_id, after, query.limit))
+    return answer(await by.cases.ledger.events(job_id, after, query.limit))
 
 
 async def _stream(ledger: Ledger, job_id: str, after: str, keepalive_seconds: float) -> AsyncIterator[bytes]:

@@ -1,8 +1,8 @@
 """What every request passes: identity, size, timing, and the last resort for faults of our own."""
 
 import logging
+import secrets
 import time
-import uuid
 from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -40,7 +40,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope["draftmill.request_id"] = uuid.uuid4().hex
+        scope["draftmill.request_id"] = secrets.token_hex(8)
         exchange = _Exchange(scope, send)
         try:
             await self._pass(scope, receive, exchange)

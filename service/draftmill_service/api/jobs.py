@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from pydantic import Field, StringConstraints
 from starlette.responses import Response
 
@@ -11,8 +11,8 @@ from draftmill.formats import Format
 from draftmill.jobs import Job, JobPage, JobSpec
 from draftmill.plans import Family
 from draftmill.states import JobState
-from draftmill_service.api.bodies import body_of, documented_body
-from draftmill_service.api.deps import JobId, Reader, Wired, Writer, answer
+from draftmill_service.api.bodies import documented_body, read_body
+from draftmill_service.api.deps import JobId, Reader, Writer, answer
 from draftmill_service.api.problems import documented
 from draftmill_service.ledger import Filters
 
@@ -69,13 +69,9 @@ def _made(description: str, **headers: str) -> dict[str, Any]:
         **documented("invalid-request", "field-not-supported", "idempotency-mismatch", "payload-too-large"),
     },
 )
-async def submit(
-    key: Writer,
-    spec: Annotated[JobSpec, Depends(body_of(JobSpec))],
-    wired: Wired,
-    idempotency_key: IdempotencyKey = None,
-) -> Response:
-    job, created = await wired.cases.submit(spec, owner=key.id, idempotency_key=idempotency_key)
+async def submit(request: Request, by: Writer, idempotency_key: IdempotencyKey = None) -> Response:
+    spec = await read_body(request, JobSpec)
+    job, created = await by.cases.submit(spec, owner=by.key.id, idempotency_key=idempotency_key)
     if created:
         return answer(job, 201, {"Location": f"/v1/jobs/{job.id}"})
     return answer(job, 200, {REPLAYED: "true"})
@@ -88,9 +84,9 @@ async def submit(
     response_model=JobPage,
     responses=documented("invalid-request", "invalid-cursor"),
 )
-async def list_jobs(query: Annotated[ListQuery, Query()], _: Reader, wired: Wired) -> Response:
+async def list_jobs(query: Annotated[ListQuery, Query()], by: Reader) -> Response:
     filters = Filters(query.state, query.format, query.family, tuple(query.label))
-    return answer(await wired.cases.ledger.list(filters, cursor=query.cursor, limit=query.limit))
+    return answer(await by.cases.ledger.list(filters, cursor=query.cursor, limit=query.limit))
 
 
 @router.get(
@@ -100,8 +96,8 @@ async def list_jobs(query: Annotated[ListQuery, Query()], _: Reader, wired: Wire
     response_model=Job,
     responses=documented("invalid-request", "not-found", "expired"),
 )
-async def get(job_id: JobId, _: Reader, wired: Wired) -> Response:
-    return answer(await wired.cases.get(job_id))
+async def get(job_id: JobId, by: Reader) -> Response:
+    return answer(await by.cases.get(job_id))
 
 
 @router.post(
@@ -112,8 +108,8 @@ async def get(job_id: JobId, _: Reader, wired: Wired) -> Response:
     response_model=Job,
     responses=documented("invalid-request", "not-found", "expired", "conflict"),
 )
-async def cancel(job_id: JobId, _: Writer, wired: Wired) -> Response:
-    return answer(await wired.cases.cancel(job_id))
+async def cancel(job_id: JobId, by: Writer) -> Response:
+    return answer(await by.cases.cancel(job_id))
 
 
 @router.post(
@@ -123,5 +119,5 @@ async def cancel(job_id: JobId, _: Writer, wired: Wired) -> Response:
     response_model=Job,
     responses=documented("invalid-request", "not-found", "expired", "conflict"),
 )
-async def retry(job_id: JobId, _: Writer, wired: Wired) -> Response:
-    return answer(await wired.cases.retry(job_id))
+async def retry(job_id: JobId, by: Writer) -> Response:
+    return answer(await by.cases.retry(job_id))

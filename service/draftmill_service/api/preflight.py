@@ -1,16 +1,14 @@
 """The route that answers a plan before there is a job."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from draftmill._model import Model
 from draftmill.formats import Format
 from draftmill.jobs import JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Preflight
-from draftmill_service.api.bodies import body_of, documented_body
-from draftmill_service.api.deps import Wired, Writer, answer
+from draftmill_service.api.bodies import documented_body, read_body
+from draftmill_service.api.deps import Writer, answer
 from draftmill_service.api.problems import documented
 
 router = APIRouter(tags=["preflight"])
@@ -33,8 +31,7 @@ class PreflightRequest(Model):
     openapi_extra=documented_body(PreflightRequest),
     responses=documented("invalid-request", "payload-too-large", "preflight-timeout"),
 )
-async def preflight(
-    _: Writer, body: Annotated[PreflightRequest, Depends(body_of(PreflightRequest))], wired: Wired
-) -> Response:
+async def preflight(request: Request, by: Writer) -> Response:
+    body = await read_body(request, PreflightRequest)
     spec = JobSpec(source=body.source, format=body.format, quantize=body.quantize)
-    return answer(await wired.cases.preflight(spec))
+    return answer(await by.cases.preflight(spec))

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import TypeAdapter
 from starlette.responses import Response
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from draftmill._model import Model
 from draftmill.formats import FORMATS, FormatSpec
 from draftmill.states import JobState
-from draftmill_service.api.deps import MetricsReader, Reader, Wired, answer
+from draftmill_service.api.deps import MetricsReader, Reader, answer, services
 from draftmill_service.api.problems import documented
 
 router = APIRouter(tags=["service"])
@@ -52,8 +52,8 @@ async def healthz() -> Response:
     response_model=Ready,
     responses={503: documented()[503]},
 )
-async def readyz(wired: Wired) -> Response:
-    gauges = await wired.cases.ledger.gauges()
+async def readyz(request: Request) -> Response:
+    gauges = await services(request).cases.ledger.gauges()
     queued = gauges.states[JobState.QUEUED]
     return answer(Ready(queued=queued, oldest_queued_seconds=gauges.oldest_queued_seconds))
 
@@ -68,6 +68,6 @@ async def readyz(wired: Wired) -> Response:
         **documented(),
     },
 )
-async def metrics(_: MetricsReader, wired: Wired) -> Response:
-    gauges = await wired.cases.ledger.gauges()
-    return Response(wired.metrics.exposition(gauges), media_type=CONTENT_TYPE_LATEST)
+async def metrics(by: MetricsReader) -> Response:
+    gauges = await by.cases.ledger.gauges()
+    return Response(by.services.metrics.exposition(gauges), media_type=CONTENT_TYPE_LATEST)

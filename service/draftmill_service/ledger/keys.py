@@ -10,6 +10,8 @@ PREFIX: Final = "draftmill"
 
 JOBS_QUEUE: Final = "draftmill.jobs"
 """Celery queue of the doorbell; on the Redis transport also the key of the list that holds its messages."""
+JOB_ID_IN_BELL: Final = "THEJOBSID"
+"""Stands for the job's id in a message that is made before the job."""
 LOOK_TASK: Final = "draftmill.look"
 """Task with one argument, the id of a job to look at."""
 PREFLIGHT_QUEUE: Final = "draftmill.preflight"

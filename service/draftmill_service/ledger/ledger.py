@@ -21,7 +21,7 @@ from draftmill.reports import Event, EventPage
 from draftmill.states import JobState
 from draftmill_service.ledger import cursors, records, scripts
 from draftmill_service.ledger.errors import AWAY, LedgerUnavailable
-from draftmill_service.ledger.keys import JOBS_QUEUE, PREFIX, Keys
+from draftmill_service.ledger.keys import JOB_ID_IN_BELL, JOBS_QUEUE, PREFIX, Keys
 
 T = TypeVar("T")
 
@@ -114,10 +114,13 @@ class Ledger:
     async def ping(self) -> None:
         await self._ask(cast("Awaitable[bool]", self._redis.ping()))
 
-    async def submit(self, spec: JobSpec, *, owner: str, idempotency_key: str | None = None) -> tuple[Job, bool]:
+    async def submit(
+        self, spec: JobSpec, *, owner: str, idempotency_key: str | None = None, bell: str = ""
+    ) -> tuple[Job, bool]:
         """Queue a job. The flag is False when the key was used before with the same spec; the job is that one then.
 
-        ProblemError("idempotency-mismatch") when it was used with another. Keys are per owner.
+        `bell` is the message that rings for it, with JOB_ID_IN_BELL for its id; it reaches the broker's list in the
+        same step. ProblemError("idempotency-mismatch") when the key was used with another spec. Keys are per owner.
         """
         # Without a key the randomness stands in, so that a retry after a lost reply makes no second job.
         random = secrets.token_hex(6)
@@ -133,6 +136,9 @@ class Ledger:
             spec.format,
             "" if spec.deadline is None else records.milliseconds(spec.deadline),
             random,
+            JOBS_QUEUE,
+            bell,
+            JOB_ID_IN_BELL,
             *_labels(spec),
         )
         if answer[0] == "mismatch":

@@ -1,4 +1,5 @@
--- prefix, idempotency key, its life (ms), digest of the spec, owner, spec, format, deadline (ms or ''), randomness, label, label...
+-- prefix, idempotency key, its life (ms), digest of the spec, owner, spec, format, deadline (ms or ''), randomness, the broker's
+-- list, the message for it, what stands for the id in the message, label, label...
 -- Returns {'created', id, ms}, {'same', id} or {'mismatch'}. The id's time part comes from Redis' clock and its next four
 -- digits from a counter, so ids sort in the order of submission even within one millisecond or when the clock steps back.
 local idem = P .. ':idem:' .. ARGV[2]
@@ -31,7 +32,7 @@ redis.call('HSET', job_key(id), 'state', 'queued', 'owner', ARGV[5], 'spec', ARG
 redis.call('ZADD', P .. ':ix:all', 0, id)
 index(id, 'state', 'queued')
 index(id, 'format', ARGV[7])
-for i = 10, #ARGV do
+for i = 13, #ARGV do
   index(id, 'label', ARGV[i])
 end
 redis.call('ZADD', P .. ':queued', t, id)
@@ -42,4 +43,6 @@ end
 redis.call('HSET', idem, 'job', id, 'digest', ARGV[4])
 redis.call('PEXPIRE', idem, ARGV[3])
 emit(id, 'state', cjson.encode({ state = 'queued', attempt = 0 }))
+-- A list in the way of the message is no reason to lose the job: the reaper rings.
+if ARGV[11] ~= '' then redis.pcall('LPUSH', ARGV[10], (string.gsub(ARGV[11], ARGV[12], id))) end
 return { 'created', id, t }
