@@ -47,9 +47,7 @@ def _keyring() -> Keyring:
 @keys.command()
 def create(
     name: Annotated[str, typer.Argument(help="Whose key it is.")],
-    scope: Annotated[
-        list[Scope] | None, typer.Option(help="May be repeated; read alone without it.")
-    ] = None,
+    scope: Annotated[list[Scope] | None, typer.Option(help="May be repeated; read alone without it.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key. Its token is printed once and kept nowhere."""
