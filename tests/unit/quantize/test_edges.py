@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from draftmill.formats import Format
+from draftmill_worker.quantize.dequantize import dequantize
 from draftmill_worker.quantize.formats import scheme_for
 from draftmill_worker.quantize.kernels import Rows, row_ops
 from draftmill_worker.quantize.kernels.rows import TINY
@@ -96,3 +97,25 @@ def test_zero_rows_are_counted() -> None:
 
 def _rows(weight: torch.Tensor) -> Rows:
     return as_rows(weight, "BF16")
+
+
+@pytest.mark.parametrize("format", Format)
+def test_float64_kept_as_it_is_is_quantized_from_float32(format: Format) -> None:
+    weight = torch.randn(4, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for device in ("cpu", "torch"):
+        ours = packed(weight, format, "F32", row_ops(device))
+        same = packed(weight.float(), format, "F32", row_ops(device))
+        assert all(same_bytes(ours[name], same[name]) for name in same)
+
+
+@pytest.mark.parametrize("format", NVFP4)
+def test_a_block_scale_that_underflows(format: Format) -> None:
+    """amax so small that 2^-9 * weight_scale_2 is zero in fp32: only fp32 itself has values to store beside it."""
+    weight = torch.zeros(2, 32)
+    weight[0, 0], weight[1, 3] = 2.0**-131, -(2.0**-149)
+    [theirs] = modelopt_tensors([weight], format, fuse=False)
+    assert theirs["weight"][1, :8].eq(0x77).all()
+    for device in ("cpu", "torch"):
+        ours = packed(weight, format, "F32", row_ops(device))
+        assert all(same_bytes(ours[name], theirs[name]) for name in theirs)
+        assert dequantize(format, ours)[1, :16].eq(0).all()
