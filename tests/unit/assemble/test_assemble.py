@@ -16,7 +16,8 @@ from draftmill_worker.assemble import AssembleResult, assemble
 from draftmill_worker.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from draftmill_worker.checkpoint.families import Drafter, detect
 from draftmill_worker.quantize.plan import make_plan
-from tests.unit.assemble.sources import BLOCK, FAMILIES, make_source
+from tests.fixtures.synthetic import Layout
+from tests.unit.assemble.sources import BLOCK, FAMILIES, edit_config, make_source
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -45,12 +46,6 @@ def speculative(card: str) -> tuple[list[str], dict[str, Any]]:
     """The command's words and its --speculative-config."""
     words = shlex.split(card.split("```sh\n")[1].split("```", maxsplit=1)[0].replace("\\\n", ""))
     return words, json.loads(words[words.index("--speculative-config") + 1])
-
-
-def edit_config(source: Path, **changes: Any) -> None:
-    path = source / "config.json"
-    config = loaded(path) | changes
-    path.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
 
 
 @pytest.mark.parametrize("format", Format)
@@ -111,14 +106,14 @@ def test_a_rebuild_elsewhere_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_json_is_canonical_with_a_newline(tmp_path: Path) -> None:
-    built(make_source(tmp_path / "source", Family.DFLASH, shards=2), tmp_path / "out")
+    built(make_source(tmp_path / "source", Family.DFLASH, Layout(shards=2)), tmp_path / "out")
     for name in ("config.json", "hf_quant_config.json", "plan.json", "model.safetensors.index.json"):
         text = (tmp_path / "out" / name).read_text()
         assert text == json.dumps(json.loads(text), sort_keys=True, indent=2, ensure_ascii=False) + "\n"
 
 
 def test_the_index_covers_scales_and_counts_their_bytes(tmp_path: Path) -> None:
-    source = make_source(tmp_path / "source", Family.EAGLE3, shards=3)
+    source = make_source(tmp_path / "source", Family.EAGLE3, Layout(shards=3))
     _, plan, _, _ = built(source, tmp_path / "out", Format.NVFP4)
     index = loaded(tmp_path / "out" / "model.safetensors.index.json")
     places = {output.name: tensor.file for tensor in plan.tensors for output in tensor.outputs}

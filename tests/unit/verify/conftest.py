@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 
 from draftmill.formats import Format
 from draftmill.jobs import QuantizeOptions
@@ -12,36 +12,61 @@ from draftmill.plans import Family
 from draftmill_worker.verify import engine
 from draftmill_worker.verify.checks.ignore import engine_queries
 from draftmill_worker.verify.view import View
+from tests.fixtures.synthetic import Layout
 from tests.unit.assemble.sources import FAMILIES
 from tests.unit.verify.mutations import MUTATIONS
 from tests.unit.verify.variants import Case, build
 
 Good = Callable[[str], Case]
 
+PLAIN: dict[str, dict[str, Any]] = {
+    f"{family}-{format}": {"family": family, "format": format} for family in FAMILIES for format in Format
+}
+_NVFP4: dict[str, Any] = {"family": Family.EAGLE3, "format": Format.NVFP4}
+_FP8: dict[str, Any] = {"family": Family.EAGLE3, "format": Format.FP8}
+SPECIAL: dict[str, dict[str, Any]] = {
+    "sharded": _NVFP4 | {"layout": Layout(shards=3)},
+    "float32": _FP8 | {"layout": Layout(dtype="float32")},
+    "mixed": _NVFP4 | {"layout": Layout(dtype="mixed", shards=2)},
+    "kept": _FP8 | {"layout": Layout(dtype="float16"), "options": QuantizeOptions(dtype="keep")},
+    "float16": _NVFP4 | {"layout": Layout(dtype="float32"), "options": QuantizeOptions(dtype="float16")},
+    "reference-fp8": _FP8 | {"options": QuantizeOptions(scales="reference")},
+    "reference-nvfp4": _NVFP4 | {"options": QuantizeOptions(scales="reference")},
+    "zero-rows": _NVFP4 | {"layout": Layout(zero_rows=("*_proj.weight",))},
+    "zero-rows-fp8_pc_pt": {
+        "family": Family.DRAFT_MODEL,
+        "format": Format.FP8_PC_PT,
+        "layout": Layout(zero_rows=("*_proj.weight",)),
+    },
+    "zero-weight": _FP8 | {"layout": Layout(zero=("*o_proj.weight",))},
+    "lm-head": _NVFP4 | {"options": QuantizeOptions(lm_head=True)},
+    "no-fc": _FP8 | {"options": QuantizeOptions(exclude=("*fc*",))},
+    "no-attention": {
+        "family": Family.DRAFT_MODEL,
+        "format": Format.NVFP4,
+        "options": QuantizeOptions(exclude=("*.layers.0.self_attn.*",)),
+    },
+    "one-layer-kept": {
+        "family": Family.DSPARK,
+        "format": Format.W4A16_NVFP4,
+        "options": QuantizeOptions(exclude=("layers.1.*",)),
+    },
+    "known-depth": _FP8 | {"num_target_layers": 36},
+}
+
 
 @pytest.fixture(scope="session")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Good:
-    """A good variant by name: `<family>-<format>`, or one of the special ones below. Not to be changed: copy it."""
+    """A good variant by its name in PLAIN or SPECIAL. Not to be changed: copy it."""
     root = tmp_path_factory.mktemp("good")
     built: dict[str, Case] = {}
 
     def get(name: str) -> Case:
         if name not in built:
-            built[name] = _build(root / name, name)
+            built[name] = build(root / name, **(PLAIN | SPECIAL)[name])
         return built[name]
 
     return get
-
-
-def _build(root: Path, name: str) -> Case:
-    if name == "sharded":
-        return build(root, Family.EAGLE3, Format.NVFP4, shards=3)
-    if name == "float32":
-        return build(root, Family.EAGLE3, Format.FP8, dtype=torch.float32)
-    if name == "reference":
-        return build(root, Family.EAGLE3, Format.FP8, options=QuantizeOptions(scales="reference"))
-    family, _, format = name.partition("-")
-    return build(root, Family(family), Format(format))
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +75,7 @@ def cache(good: Good, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("engine") / "cache"
     build = engine.build()
     assert build is not None, "vLLM is part of the test environment"
-    cases = [good(f"{family}-{format}") for family in FAMILIES for format in Format]
+    cases = [good(name) for name in PLAIN | SPECIAL]
     for number, mutation in enumerate(MUTATIONS):
         if mutation.check == "engine-reads-config":
             cases.append(good(mutation.base).copy(folder.parent / f"spoiled-{number}"))

@@ -169,6 +169,11 @@ def index_counts_wrong(case: Case) -> None:
     case.edit_json(lambda index: index["metadata"].update(total_size=index["metadata"]["total_size"] + 1), INDEX)
 
 
+@mutation("layers-present")
+def layer_promised_but_not_stored(case: Case) -> None:
+    case.edit_json(lambda config: config.update(num_hidden_layers=2), "config.json", source=True)
+
+
 @mutation("sizes-agree")
 def plan_counts_wrong(case: Case) -> None:
     case.edit_plan(variant_bytes=case.plan.variant_bytes + 1)
@@ -185,7 +190,7 @@ def another_plan_is_recorded(case: Case) -> None:
 @mutation("dtypes-and-shapes")
 def integer_map_in_bfloat16(case: Case) -> None:
     case.edit_tensors(lambda tensors: tensors.update(d2t=tensors["d2t"].bfloat16()))
-    _edit_outputs(case, "d2t", lambda tensor: (tensor.outputs[0],), -6 * 96)
+    _edit_outputs(case, "d2t", lambda tensor: (tensor.outputs[0],), -6 * 128)
 
 
 @mutation("dtypes-and-shapes")
@@ -252,7 +257,7 @@ def consistent_map_of_other_tokens(case: Case) -> None:
     def move(tensors: Tensors) -> None:
         targets = tensors["d2t"] + torch.arange(len(tensors["d2t"]))
         taken = set(targets.tolist())
-        index = next(number for number, target in enumerate(targets.tolist()) if target + 1 not in taken | {256})
+        index = next(number for number, target in enumerate(targets.tolist()) if target + 1 not in taken | {320})
         tensors["t2d"][targets[index]] = False
         tensors["t2d"][targets[index] + 1] = True
         tensors["d2t"][index] += 1
@@ -607,6 +612,11 @@ def more_tokens_than_the_block(case: Case) -> None:
 @mutation("serve-command", "dspark-nvfp4")
 def fewer_tokens_than_the_block(case: Case) -> None:
     _edit_card(case, '"num_speculative_tokens": 4', '"num_speculative_tokens": 3')
+
+
+@mutation("no-local-paths")
+def path_in_a_document(case: Case) -> None:
+    case.edit_json(lambda config: config["producer"].update(folder=str(case.variant)), "hf_quant_config.json")
 
 
 @mutation("no-local-paths")

@@ -8,10 +8,11 @@ import pytest
 from draftmill.formats import Format
 from draftmill.plans import Family
 from draftmill.reports import CheckStatus
+from draftmill_worker.checkpoint.identity import fingerprint
 from draftmill_worker.verify.checks import REGISTRY
 from tests.unit.assemble.sources import FAMILIES
-from tests.unit.verify.conftest import Good
-from tests.unit.verify.variants import explained, with_status
+from tests.unit.verify.conftest import SPECIAL, Good
+from tests.unit.verify.variants import Case, explained, with_status
 
 
 @pytest.mark.parametrize("format", Format)
@@ -26,16 +27,43 @@ def test_every_family_and_format_passes_every_check(good: Good, cache: Path, fam
     assert next(check for check in report.checks if check.id == "engine-reads-config").evidence["cached"]
 
 
-@pytest.mark.parametrize("name", ["sharded", "float32"])
-def test_shards_and_casts_pass(good: Good, cache: Path, name: str) -> None:
+WARNINGS = {
+    "reference-fp8": ["fused-uniform"],
+    "reference-nvfp4": ["fused-uniform"],
+    "float16": ["dtype-declared"],
+    "kept": ["dtype-declared"],
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_other_layouts_options_and_weights_pass(good: Good, cache: Path, name: str) -> None:
     report = good(name).verify(cache)
     assert report.passed, explained(report)
+    assert with_status(report, CheckStatus.WARN) == WARNINGS.get(name, [])
+    evidence = {check.id: check.evidence for check in report.checks}
+    assert evidence["engine-reads-config"]["cached"]
+    assert evidence["modelopt-parity"]["bytes"] > 0
 
 
-def test_reference_scales_pass_with_a_warning(good: Good, cache: Path) -> None:
-    report = good("reference").verify(cache)
+def test_a_weight_that_was_zero_may_stay_zero(good: Good, cache: Path) -> None:
+    evidence = {check.id: check.evidence for check in good("zero-weight").verify(cache).checks}
+    assert evidence["codes-not-zero"]["zero_in_source"] == 1
+
+
+def test_relative_folders_with_names_that_are_words(
+    good: Good, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = good("eagle3-fp8").copy(tmp_path / "case")
+    monkeypatch.chdir(case.root)
+    report = Case(Path(), case.plan).verify(cache)
     assert report.passed, explained(report)
-    assert with_status(report, CheckStatus.WARN) == ["fused-uniform"]
+
+
+def test_nothing_is_written(good: Good, cache: Path) -> None:
+    case = good("eagle3-nvfp4")
+    before = fingerprint(case.root)
+    case.verify(cache)
+    assert fingerprint(case.root) == before
 
 
 def test_there_are_checks_enough_and_each_says_what_it_proves() -> None:

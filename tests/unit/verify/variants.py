@@ -22,7 +22,8 @@ from draftmill_worker.checkpoint.manifest import make_manifest
 from draftmill_worker.quantize.plan import make_plan
 from draftmill_worker.quantize.stream import quantize
 from draftmill_worker.verify import verify
-from tests.unit.assemble.sources import make_source
+from tests.fixtures.synthetic import Layout
+from tests.unit.assemble.sources import edit_config, make_source
 
 Tensors = dict[str, torch.Tensor]
 
@@ -77,14 +78,13 @@ def build(
     root: Path,
     family: Family,
     format: Format,
-    *,
     options: QuantizeOptions | None = None,
-    shards: int = 1,
-    dtype: torch.dtype = torch.bfloat16,
-    sidecars: bool = True,
+    layout: Layout | None = None,
+    **config: Any,
 ) -> Case:
-    """A source under `root/source` and its variant under `root/variant`."""
-    source = make_source(root / "source", family, shards=shards, dtype=dtype, sidecars=sidecars)
+    """A source under `root/source` and its variant under `root/variant`. `config` changes the source's config.json."""
+    source = make_source(root / "source", family, layout)
+    edit_config(source, **config)
     return build_from(root, source, format, options)
 
 

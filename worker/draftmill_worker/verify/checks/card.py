@@ -1,6 +1,7 @@
 """The model card: a serve command that says everything, and no trace of the machine."""
 
 import json
+import re
 import shlex
 from typing import Any
 
@@ -86,14 +87,14 @@ def _tokens_fault(view: View, tokens: object) -> str | None:
 )
 def no_local_paths(view: View) -> Result:
     documents = [file for file in sorted(view.files) if file.endswith((".json", ".md")) and file not in _copied(view)]
-    roots = {str(folder) for folder in (view.source, view.variant, view.source.resolve(), view.variant.resolve())}
+    folders = [path for folder in (view.source, view.variant) for path in (folder.absolute(), folder.resolve())]
+    # Where a path could begin, so that `/data` is not found in `org/data`.
+    local = re.compile(rf"(?<![\w./-])(?:{'|'.join(sorted({re.escape(str(folder)) for folder in folders}))})")
     result = Result(evidence={"documents": documents})
     for file in documents:
-        text = (view.variant / file).read_text(encoding="utf-8", errors="replace")
-        for root in sorted(roots):
-            if root in text:
-                result.blame(file, "holds a path of this machine")
-                break
+        found = local.search((view.variant / file).read_text(encoding="utf-8", errors="replace"))
+        if found is not None:
+            result.blame(file, "holds a path of this machine", found[0])
     return result
 
 

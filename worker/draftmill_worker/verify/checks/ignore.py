@@ -79,7 +79,7 @@ def _faults(view: View, module: RuntimeModule, ignore: list[str]) -> Iterator[tu
 @check(
     "engine-reads-config",
     reads="config.json, through vLLM's own configuration class in a process of its own",
-    after=("ignore-resolves", "one-quant-algo", "no-layer-overrides", "hf-quant-config-agrees"),
+    after=("ignore-resolves", "layers-present", "one-quant-algo", "no-layer-overrides", "hf-quant-config-agrees"),
     proves="vLLM takes the configuration, resolves the same method, and excludes exactly the kept modules",
 )
 def engine_reads_config(view: View) -> Result:

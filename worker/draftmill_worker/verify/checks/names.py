@@ -1,11 +1,14 @@
 """Names, places and sizes: the output set is the plan's, each tensor is in one file, the index says so."""
 
+import re
 from collections import Counter
 from typing import Any
 
 from draftmill_worker.checkpoint.checkpoint import INDEX
 from draftmill_worker.verify.registry import Result, check
 from draftmill_worker.verify.view import PLAN, View, same_json
+
+LAYER = re.compile(r"(?:model\.)?(midlayer|layers\.(\d+))\.")
 
 
 @check(
@@ -45,6 +48,21 @@ def one_file_per_tensor(view: View) -> Result:
                 result.blame(name, f"stored {places[name]} times", file)
             elif planned != file:
                 result.blame(name, f"stored in {file}, planned in {planned}")
+    return result
+
+
+@check(
+    "layers-present",
+    reads="headers, config.json",
+    after=("names-complete", "documents-readable"),
+    proves="every draft layer that config.json promises is stored: an engine serves a missing one uninitialised",
+)
+def layers_present(view: View) -> Result:
+    promised = view.config.get("num_hidden_layers")
+    stored = {0 if match[2] is None else int(match[2]) for match in map(LAYER.match, view.tensors) if match}
+    result = Result(evidence={"promised": promised, "stored": sorted(stored)})
+    if isinstance(promised, int) and stored != set(range(promised)):
+        result.blame("config.json: num_hidden_layers", f"layers {sorted(stored)} are stored", promised)
     return result
 
 
