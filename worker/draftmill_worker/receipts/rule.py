@@ -1,0 +1,63 @@
+"""What a rule is given, what it gives back, and the list of all rules."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from draftmill.benchmarks import ArmName
+from draftmill.problems import Offender
+from draftmill.receipts import EngineView, Receipt
+from draftmill_worker.receipts.expected import Expected
+
+
+@dataclass(frozen=True)
+class Case:
+    receipt: Receipt
+    expected: Expected
+
+    @property
+    def drafts(self) -> bool:
+        return self.receipt.arm is not ArmName.NONE
+
+
+@dataclass
+class Found:
+    """What a rule found: offenders break it; the detail says what was looked at."""
+
+    detail: str
+    offenders: list[Offender] = field(default_factory=list)
+
+    def blame(self, where: str, message: str, value: object = None) -> None:
+        plain = value if value is None or isinstance(value, bool | int | float | str) else str(value)
+        self.offenders.append(Offender(where=where, message=message, value=plain))
+
+    def require(self, holds: bool, where: str, message: str, value: object = None) -> None:
+        if not holds:
+            self.blame(where, message, value)
+
+
+Rule = Callable[[Case], Found]
+RULES: dict[str, Rule] = {}
+"""Every rule by name, in the order they are judged."""
+
+
+def rule(name: str) -> Callable[[Rule], Rule]:
+    def register(judge: Rule) -> Rule:
+        RULES[name] = judge
+        return judge
+
+    return register
+
+
+def viewed(found: Found, case: Case) -> EngineView | None:
+    """What the engine was seen to be; nothing seen breaks the rule."""
+    if case.receipt.view is None:
+        found.blame("view", "nothing was recorded from inside the engine")
+    return case.receipt.view
+
+
+def dtype_of(name: str | None) -> str | None:
+    return None if name is None else name.removeprefix("torch.")
+
+
+def one_of(names: frozenset[str]) -> str:
+    return " or ".join(sorted(names))

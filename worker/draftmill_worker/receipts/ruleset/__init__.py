@@ -1,0 +1,1 @@
+"""The rules of a receipt, by what they look at."""
