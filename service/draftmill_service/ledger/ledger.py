@@ -1,34 +1,23 @@
 """The service's side of the ledger: asynchronous."""
 
-import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
-
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialBackoff
-from redis.commands.core import AsyncScript
+from typing import NamedTuple, cast
 
 from draftmill.digests import digest
 from draftmill.formats import Format
-from draftmill.jobs import JOB_ID, Job, JobPage, JobSpec
-from draftmill.plans import Preflight
+from draftmill.jobs import Job, JobPage, JobSpec
 from draftmill.problems import ProblemError
 from draftmill.receipts import ChainHeads
-from draftmill.reports import Event, EventPage
 from draftmill.states import JobState
-from draftmill_service.ledger import cursors, records, scripts
-from draftmill_service.ledger.errors import AWAY, LedgerUnavailable
-from draftmill_service.ledger.keys import JOB_ID_IN_BELL, JOBS_QUEUE, PREFIX, Keys
-
-T = TypeVar("T")
+from draftmill_service.ledger import cursors, records
+from draftmill_service.ledger.keys import JOB_ID_IN_BELL, JOBS_QUEUE
+from draftmill_service.ledger.preflights import Preflights
+from draftmill_service.ledger.reading import Reading
 
 IDEMPOTENCY_SECONDS = 24 * 3600
 """How long an Idempotency-Key is remembered."""
-PREFLIGHT_SECONDS = 120
-"""How long a preflight waits for a worker to take it."""
 _NONCE_SECONDS = 60
 _SCAN = 2000
 
@@ -70,49 +59,8 @@ def _labels(spec: JobSpec) -> list[str]:
     return [term for key, value in spec.labels.items() for term in (key, f"{key}={value}")]
 
 
-class Ledger:
-    """Jobs, as the API and the reaper see them.
-
-    Every method raises LedgerUnavailable when Redis does not answer within `patience` seconds.
-    """
-
-    def __init__(self, redis: "Redis", prefix: str = PREFIX, *, patience: float = 1.8) -> None:
-        """`redis` decodes responses, as the one that `connect` makes."""
-        self._redis = redis
-        self._keys = Keys(prefix)
-        self._patience = patience
-        self._scripts: dict[str, AsyncScript] = {}
-
-    @classmethod
-    def connect(cls, url: str, *, prefix: str = PREFIX, patience: float = 1.8) -> "Ledger":
-        redis = Redis.from_url(
-            url,
-            decode_responses=True,
-            retry=Retry(ExponentialBackoff(cap=0.4, base=0.05), retries=4),
-            socket_connect_timeout=1.0,
-            # Longer than a blocking read; `patience` bounds the rest.
-            socket_timeout=10.0,
-        )
-        return cls(redis, prefix, patience=patience)
-
-    async def close(self) -> None:
-        await self._redis.aclose()
-
-    async def _ask(self, answer: Awaitable[T], patience: float | None = None) -> T:
-        try:
-            async with asyncio.timeout(self._patience if patience is None else patience):
-                return await answer
-        except (*AWAY, TimeoutError) as error:
-            raise LedgerUnavailable("Redis does not answer") from error
-
-    async def _run(self, name: str, *args: Any) -> Any:
-        script = self._scripts.get(name)
-        if script is None:
-            script = self._scripts[name] = self._redis.register_script(scripts.load(name))
-        return await self._ask(script(args=[self._keys.prefix, *args]))
-
-    async def ping(self) -> None:
-        await self._ask(cast("Awaitable[bool]", self._redis.ping()))
+class Ledger(Reading, Preflights):
+    """Jobs, as the API and the reaper see them."""
 
     async def submit(
         self, spec: JobSpec, *, owner: str, idempotency_key: str | None = None, bell: str = ""
@@ -150,16 +98,6 @@ class Ledger:
         if job is None:
             raise ProblemError("expired", "the job of this Idempotency-Key was removed by retention")
         return job, not by_key
-
-    async def get(self, job_id: str) -> Job | None:
-        if not JOB_ID.fullmatch(job_id):
-            return None
-        record = await self._ask(cast("Awaitable[dict[str, str]]", self._redis.hgetall(self._keys.job(job_id))))
-        return records.job(job_id, record) if record else None
-
-    async def removed(self, job_id: str) -> bool:
-        """Whether there was such a job, and retention removed it."""
-        return bool(await self._ask(self._redis.exists(self._keys.tombstone(job_id))))
 
     async def list(self, filters: Filters, *, cursor: str | None = None, limit: int = 50) -> JobPage:
         """Newest first. Raises ProblemError("invalid-cursor")."""
@@ -209,52 +147,6 @@ class Ledger:
             raise await self.missing(job_id)
         return job
 
-    async def missing(self, job_id: str) -> ProblemError:
-        """The problem to raise for a job that `get` does not find."""
-        if JOB_ID.fullmatch(job_id) and await self.removed(job_id):
-            return ProblemError("expired", f"job {job_id} was removed by retention")
-        return ProblemError("not-found", "there is no job of this id")
-
-    async def events(self, job_id: str, after: str = "0", limit: int = 1000) -> EventPage:
-        """Events behind the stream id `after`, oldest first."""
-        entries = await self._ask(self._redis.xrange(self._keys.events(job_id), min=f"({after}", count=limit))
-        items = tuple(records.event(job_id, entry_id, fields) for entry_id, fields in entries)
-        return EventPage(items=items, last_id=items[-1].id if items else after)
-
-    async def follow(self, job_id: str, after: str = "0", idle_seconds: float = 5.0) -> AsyncIterator[Event | None]:
-        """Events behind `after` as they come, to the end of the job; None whenever `idle_seconds` passed without one.
-
-        A Redis that goes away is waited for. Ends also when the job is removed.
-        """
-        while True:
-            try:
-                # Before the wait: the one who resumes may have seen the end.
-                if await self._over(job_id, after):
-                    return
-                batch = await self._next_events(job_id, after, idle_seconds)
-                for event in batch:
-                    after = event.id
-                    yield event
-                if not batch:
-                    yield None
-            except LedgerUnavailable:
-                yield None
-                await asyncio.sleep(0.5)
-
-    async def _next_events(self, job_id: str, after: str, idle_seconds: float) -> tuple[Event, ...]:
-        key = self._keys.events(job_id)
-        read = self._redis.xread({key: after}, count=500, block=max(1, round(idle_seconds * 1000)))
-        streams = await self._ask(read, self._patience + idle_seconds)
-        entries = streams[0][1] if streams else []
-        return tuple(records.event(job_id, entry_id, fields) for entry_id, fields in entries)
-
-    async def _over(self, job_id: str, after: str) -> bool:
-        """Whether the job is done and nothing is left behind `after`. A retried job goes on."""
-        job = await self.get(job_id)
-        if job is None:
-            return True
-        return job.done and not (await self.events(job_id, after, limit=1)).items
-
     async def reap(self, max_attempts: int, limit: int = 100) -> Reaped:
         """Take jobs from lost workers: queue them again, or fail them when `max_attempts` attempts were lost; end what
         was canceling; expire what is past its deadline."""
@@ -283,28 +175,6 @@ class Ledger:
         job = await self._existing(job_id)
         if await self._run("remove", job_id, *_labels(job.spec)) == 0:
             raise ProblemError("conflict", "a job that is not done cannot be removed")
-
-    async def ask_preflight(self, spec: JobSpec) -> str:
-        """Put a question for a worker; the id rings it and finds the answer."""
-        preflight_id = secrets.token_hex(16)
-        key = self._keys.preflight(preflight_id)
-        pipe = self._redis.pipeline()
-        pipe.hset(key, mapping={"spec": spec.model_dump_json()})
-        pipe.expire(key, PREFLIGHT_SECONDS)
-        await self._ask(pipe.execute())
-        return preflight_id
-
-    async def preflight_answer(self, preflight_id: str, timeout: float) -> Preflight | None:
-        """The answer, or None when no worker gave one within `timeout` seconds."""
-        key = self._keys.preflight_answer(preflight_id)
-        deadline = asyncio.get_running_loop().time() + timeout
-        while (left := deadline - asyncio.get_running_loop().time()) > 0:
-            block = min(left, 5.0)
-            read = self._redis.xread({key: "0"}, block=max(1, round(block * 1000)))
-            streams = await self._ask(read, self._patience + block)
-            if streams:
-                return Preflight.model_validate_json(streams[0][1][0][1]["answer"])
-        return None
 
     async def chain_heads(self) -> ChainHeads:
         """Heads of the chains of receipts, as their writers committed them."""
