@@ -11,6 +11,8 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from draftmill.plans import Family
 from tests.fixtures.synthetic import Layout, build
+from tests.unit.checkpoint import layouts
+from tests.unit.checkpoint.layouts import speculators
 
 FAMILIES = (Family.EAGLE3, Family.DFLASH, Family.DSPARK, Family.DRAFT_MODEL)
 BLOCK = 4
@@ -34,6 +36,15 @@ def edit_config(folder: Path, **changes: Any) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
+
+
+def to_speculators(folder: Path, kind: str) -> None:
+    """Rewrites config.json in speculators' dialect, with what that library adds."""
+    path = folder / "config.json"
+    config = speculators(layouts.Layout(json.loads(path.read_text())), kind).config
+    proposal = {"proposal_type": "greedy", "speculative_tokens": 3}
+    config["speculators_config"] = {"proposal_methods": [proposal], "verifier": {"name_or_path": "target"}}
+    path.write_text(json.dumps(config))
 
 
 def _write_sidecars(folder: Path) -> None:

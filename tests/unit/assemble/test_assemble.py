@@ -167,6 +167,8 @@ def test_both_dtype_keys_and_nested_ones_follow(tmp_path: Path) -> None:
         (Family.DFLASH, {"num_speculative_tokens": 15}, BLOCK - 1),
         (Family.DSPARK, {}, BLOCK),
         (Family.DSPARK, {"num_speculative_tokens": 2}, BLOCK),
+        (Family.DSPARK, {"sample_from_anchor": True}, BLOCK),
+        (Family.DSPARK, {"sample_from_anchor": False}, BLOCK - 1),
         (Family.DRAFT_MODEL, {}, 3),
     ],
 )

@@ -52,6 +52,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "options": QuantizeOptions(exclude=("layers.1.*",)),
     },
     "known-depth": _FP8 | {"num_target_layers": 36},
+    "speculators-eagle3": _NVFP4 | {"speculators": "eagle3"},
+    "speculators-dflash": {"family": Family.DFLASH, "format": Format.FP8, "speculators": "dflash"},
+    "speculators-dspark": {"family": Family.DSPARK, "format": Format.NVFP4, "speculators": "dspark"},
 }
 
 

@@ -23,7 +23,7 @@ from draftmill_worker.quantize.plan import make_plan
 from draftmill_worker.quantize.stream import quantize
 from draftmill_worker.verify import verify
 from tests.fixtures.synthetic import Layout
-from tests.unit.assemble.sources import edit_config, make_source
+from tests.unit.assemble.sources import edit_config, make_source, to_speculators
 
 Tensors = dict[str, torch.Tensor]
 
@@ -80,11 +80,14 @@ def build(
     format: Format,
     options: QuantizeOptions | None = None,
     layout: Layout | None = None,
+    speculators: str | None = None,
     **config: Any,
 ) -> Case:
     """A source under `root/source` and its variant under `root/variant`. `config` changes the source's config.json."""
     source = make_source(root / "source", family, layout)
     edit_config(source, **config)
+    if speculators is not None:
+        to_speculators(source, speculators)
     return build_from(root, source, format, options)
 
 

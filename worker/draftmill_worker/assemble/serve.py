@@ -43,16 +43,18 @@ def serve_command(drafter: Drafter, plan: Plan) -> str:
 def speculative_tokens(drafter: Drafter) -> int:
     """Draft tokens per step: what the config says, capped by the block a drafter was trained on.
 
-    DSpark drafts exactly its block; DFlash its block less the anchor.
+    DFlash drafts its block less the anchor, DSpark exactly its block where it samples from the anchor, one less where
+    it does not. vLLM takes the first for DSpark unless told otherwise, the second for speculators' dialect.
     """
     asked = _configured(drafter.config)
     if drafter.block_size is None:
         return asked or DEFAULT_TOKENS
+    within = max(drafter.block_size - 1, 1)
     if drafter.family is Family.DSPARK:
-        return drafter.block_size
+        default = "speculators_model_type" not in drafter.config
+        return drafter.block_size if drafter.config.get("sample_from_anchor", default) is True else within
     if drafter.family is Family.DFLASH:
-        most = max(drafter.block_size - 1, 1)
-        return min(asked, most) if asked else most
+        return min(asked, within) if asked else within
     return asked or DEFAULT_TOKENS
 
 

@@ -57,7 +57,7 @@ def target_depths(config: Mapping[str, Any]) -> tuple[int, ...]:
     if type(named) is int and named > 0:
         return (named,)
     sections = [section for section in (config, config.get("eagle_config"), config.get("dflash_config")) if section]
-    keys = ("eagle_aux_hidden_state_layer_ids", "target_layer_ids")
+    keys = ("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids", "target_layer_ids")
     lists = [section.get(key) for section in sections if isinstance(section, Mapping) for key in keys]
     tapped = [layer for ids in lists if isinstance(ids, list) for layer in ids if type(layer) is int]
     least = max(tapped, default=1)
@@ -85,8 +85,9 @@ def runtime_modules(
 
 
 def _is_qwen3(config: Mapping[str, Any]) -> bool:
-    names = config.get("architectures")
-    return config.get("model_type") == "qwen3" or "Qwen3ForCausalLM" in str(names)
+    if config.get("speculators_model_type"):
+        return config.get("model_type") == "qwen3"
+    return "Qwen3ForCausalLM" in str(config.get("architectures"))
 
 
 def _engine_name(family: Family, module: str, depth: int) -> str:

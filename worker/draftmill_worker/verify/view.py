@@ -15,6 +15,8 @@ from draftmill.problems import Offender, ProblemError
 from draftmill.reports import Manifest
 from draftmill_worker.checkpoint.checkpoint import CONFIG, INDEX, WEIGHTS_SUFFIX, Checkpoint, open_checkpoint
 from draftmill_worker.checkpoint.config import MAX_INDEX_BYTES, load_object
+from draftmill_worker.checkpoint.families.settings import flatten
+from draftmill_worker.checkpoint.findings import Findings
 from draftmill_worker.checkpoint.headers import TensorInfo, read_header
 from draftmill_worker.verify.reference import amax_of
 from draftmill_worker.verify.tensors import Tensors
@@ -156,6 +158,11 @@ class View:
     @cached_property
     def config(self) -> dict[str, Any]:
         return self._document(CONFIG)
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """config.json with speculators' nested dialect made flat, as the engine reads it."""
+        return flatten(self.config, Findings())[0].values
 
     @cached_property
     def hf_quant_config(self) -> dict[str, Any]:

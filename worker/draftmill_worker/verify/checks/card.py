@@ -64,16 +64,18 @@ def _option(words: list[str], name: str) -> str | None:
 
 
 def _tokens_fault(view: View, tokens: object) -> str | None:
-    """Block drafters draft their block (dspark) or less than it (dflash), as the engine checks."""
+    """Block drafters draft their block, less one where the anchor is no draft of theirs: as the engine lays it out."""
     if type(tokens) is not int or tokens < 1:
         return "a number above zero expected"
-    nested = view.config.get("dflash_config")
-    sections = [nested if isinstance(nested, dict) else {}, view.config]
+    nested = view.settings.get("dflash_config")
+    sections = [nested if isinstance(nested, dict) else {}, view.settings]
     block = next((section["block_size"] for section in sections if isinstance(section.get("block_size"), int)), None)
     if block is None:
         return None
-    if view.plan.family is Family.DSPARK and tokens != block:
-        return f"the block size {block} expected"
+    # vLLM: DSpark samples from the anchor unless told not to, and speculators' dialect tells it not to by default.
+    anchored = view.settings.get("sample_from_anchor", "speculators_model_type" not in view.settings) is True
+    if view.plan.family is Family.DSPARK and tokens != (block if anchored else block - 1):
+        return f"{block if anchored else block - 1} expected for blocks of {block}"
     if view.plan.family is Family.DFLASH and tokens > max(block - 1, 1):
         return f"at most {max(block - 1, 1)} for blocks of {block}"
     return None

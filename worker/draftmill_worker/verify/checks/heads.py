@@ -20,7 +20,7 @@ EMBEDDINGS = ("embed_tokens.weight", "model.embed_tokens.weight")
     proves="d2t gives each draft id one target id inside the vocabulary, and t2d marks exactly those",
 )
 def draft_vocabulary_maps(view: View) -> Result:
-    vocab, draft = view.config.get("vocab_size"), view.config.get("draft_vocab_size")
+    vocab, draft = view.settings.get("vocab_size"), view.settings.get("draft_vocab_size")
     d2t, t2d = _find(view, "d2t"), _find(view, "t2d")
     if d2t is None and t2d is None:
         if isinstance(vocab, int) and isinstance(draft, int) and draft < vocab:
@@ -80,7 +80,7 @@ def _compare_t2d(view: View, result: Result, plan: TensorPlan, targets: "torch.T
     proves="a head said to be tied has the embedding's shape, and a trimmed vocabulary has a head of its own",
 )
 def tied_head(view: View) -> Result:
-    config = view.config
+    config = view.settings
     head = view.source_checkpoint.tensors.get("lm_head.weight")
     embedding = next((view.source_checkpoint.tensors[name] for name in EMBEDDINGS if name in view.expected), None)
     vocab, draft = config.get("vocab_size"), config.get("draft_vocab_size")

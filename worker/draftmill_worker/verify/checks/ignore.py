@@ -41,11 +41,11 @@ def exclusions_present(view: View) -> Result:
     proves="by vLLM's rules all kept modules are excluded and no quantized one, by checkpoint's and engine's names",
 )
 def ignore_resolves(view: View) -> Result:
-    result = Result(evidence={"engine_names": 0, "target_layers": list(target_depths(view.config))})
+    result = Result(evidence={"engine_names": 0, "target_layers": list(target_depths(view.settings))})
     seen: set[tuple[str, str]] = set()
-    for depth in target_depths(view.config):
+    for depth in target_depths(view.settings):
         ignore = as_engine_reads(view.plan.family, view.ignore, depth, _layers(view))
-        for module in runtime_modules(view.plan.family, _matrices(view), view.config, depth):
+        for module in runtime_modules(view.plan.family, _matrices(view), view.settings, depth):
             result.evidence["engine_names"] += 1
             for where, message in _faults(view, module, ignore):
                 if (where, message) not in seen:
@@ -94,8 +94,8 @@ def engine_queries(view: View) -> tuple[list[engine.Query], dict[str, bool]]:
     """What to ask vLLM, per depth of the target, and the right answer by `<depth>: <name>`."""
     expected: dict[str, bool] = {}
     queries = []
-    for depth in target_depths(view.config):
-        modules = runtime_modules(view.plan.family, _matrices(view), view.config, depth)
+    for depth in target_depths(view.settings):
+        modules = runtime_modules(view.plan.family, _matrices(view), view.settings, depth)
         asked = {module.name: _quantized(view).isdisjoint(module.parts) for module in modules if module.quantizable}
         queries.append(engine.Query(view.plan.family, depth, _layers(view), tuple(sorted(asked))))
         expected |= {f"{depth}: {name}": out for name, out in asked.items()}
@@ -132,5 +132,5 @@ def _quantized(view: View) -> frozenset[str]:
 
 
 def _layers(view: View) -> int:
-    layers = view.config.get("num_hidden_layers")
+    layers = view.settings.get("num_hidden_layers")
     return layers if isinstance(layers, int) else 0

@@ -58,7 +58,7 @@ def one_file_per_tensor(view: View) -> Result:
     proves="every draft layer that config.json promises is stored: an engine serves a missing one uninitialised",
 )
 def layers_present(view: View) -> Result:
-    promised = view.config.get("num_hidden_layers")
+    promised = view.settings.get("num_hidden_layers")
     stored = {0 if match[2] is None else int(match[2]) for match in map(LAYER.match, view.tensors) if match}
     result = Result(evidence={"promised": promised, "stored": sorted(stored)})
     if isinstance(promised, int) and stored != set(range(promised)):

@@ -116,7 +116,7 @@ def tokenizer_encodes(view: View) -> Result:
         result.blame(TOKENIZER, f"the tokenizers library refuses it: {error}")
         return result
     result.evidence = {"tokens": len(ids), "vocabulary": tokenizer.get_vocab_size()}
-    vocab = view.config.get("vocab_size")
+    vocab = view.settings.get("vocab_size")
     beyond = [token for token in ids if isinstance(vocab, int) and token >= vocab]
     if not ids:
         result.blame(TOKENIZER, "text gives no tokens", SAMPLE_TEXT)
