@@ -62,12 +62,14 @@ def quantize(
     _check_source(by_file, readers)
     with ExitStack() as stack:
         writers = {
-            file: stack.enter_context(WeightWriter(out / file, (o for tensor in tensors for o in tensor.outputs)))
+            file: stack.enter_context(
+                WeightWriter(out / file, (output for tensor in tensors for output in tensor.outputs), fsync=fsync)
+            )
             for file, tensors in by_file.items()
         }
         findings = _run(plan, Files(readers, writers), progress, device, threads)
         for writer in writers.values():
-            writer.finish(fsync=fsync)
+            writer.finish()
     if fsync:
         _sync_folder(out)
     return QuantizeResult(

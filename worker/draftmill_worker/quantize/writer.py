@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 from draftmill.plans import OutputTensor
 from draftmill.problems import Offender, ProblemError
 from draftmill_worker.quantize.layout import layout
+from draftmill_worker.quantize.writeback import start_writeback
+
+# Smaller pieces (scales) are left to fsync: each start is a request to the disk.
+_WORTH_STARTING = 1 << 18
 
 
 class WeightWriter:
@@ -21,8 +25,9 @@ class WeightWriter:
     Raises FileExistsError when the file exists, and the problem `disk-budget` when it does not fit on the disk.
     """
 
-    def __init__(self, path: Path, tensors: Iterable[OutputTensor]) -> None:
+    def __init__(self, path: Path, tensors: Iterable[OutputTensor], *, fsync: bool) -> None:
         self._layout = layout(tensors)
+        self._fsync = fsync
         self._path = path
         self._finished = False
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -51,10 +56,14 @@ class WeightWriter:
     def put(self, tensor: str, offset: int, data: NDArray[Any] | memoryview) -> None:
         """Writes `data`, C-contiguous, `offset` bytes into `tensor`."""
         raw = data.reshape(-1).view(np.uint8).data if isinstance(data, np.ndarray) else data
-        self._write(raw, self._layout.starts[tensor] + offset)
+        start = self._layout.starts[tensor] + offset
+        self._write(raw, start)
+        if self._fsync and len(raw) >= _WORTH_STARTING:
+            start_writeback(self._fd, start, len(raw))
 
-    def finish(self, *, fsync: bool) -> None:
-        if fsync:
+    def finish(self) -> None:
+        """Closes the file; with `fsync`, once the disk has every byte of it."""
+        if self._fsync:
             os.fsync(self._fd)
         os.close(self._fd)
         self._finished = True
