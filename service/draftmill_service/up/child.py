@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from draftmill_service.up.kernel import die_with_parent
@@ -49,7 +50,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 # Safe: the supervisor has one thread.
-                preexec_fn=die_with_parent,  # noqa: PLW1509
+                preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509
             )
         self.pid = process.pid
         # The supervisor reaps with waitpid(-1), not through Popen.

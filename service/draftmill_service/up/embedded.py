@@ -71,7 +71,7 @@ def run(plan: Plan, say: Say, ready: Say) -> None:
         state.write_state(plan.data_dir, plan.url, key, os.getpid())
         ready(described)
         supervisor.run()
-        say("stopping; running jobs are handed back and go on at the next start")
+        say("stopping; a running job is handed back and goes on at the next start (once more to stop at once)")
     state.write_state(plan.data_dir, plan.url, key, None)
 
 

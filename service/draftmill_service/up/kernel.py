@@ -17,9 +17,12 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
     """In a child before exec: the kernel kills it when the thread that forked it dies, however that happens."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        # It died before the kernel was asked.
+        os._exit(1)
 
 
 def adopt_orphans() -> None:
