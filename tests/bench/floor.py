@@ -33,6 +33,8 @@ def main(source: Path, out: Path, write_bytes: int, threads: int, *, fsync: bool
             pass
     if fsync:
         os.fsync(writer)
+    os.close(reader)
+    os.close(writer)
     return time.perf_counter() - started
 
 

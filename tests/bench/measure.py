@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 _INTERVAL = 0.01
 
@@ -25,21 +26,23 @@ class Measured:
 def run(arguments: list[str]) -> Measured:
     """Runs a command in a quiet file system: dirty pages of earlier runs are written out first."""
     os.sync()
-    started = time.perf_counter()
-    child = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    peak = [0]
-    done = threading.Event()
-    sampler = threading.Thread(target=_sample, args=(child.pid, peak, done))
-    sampler.start()
-    output, errors = child.stdout.read(), child.stderr.read()
-    _, status, usage = os.wait4(child.pid, 0)
-    wall = time.perf_counter() - started
-    done.set()
-    sampler.join()
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        sys.exit(f"{' '.join(arguments)} failed:\n{errors}")
-    return Measured(wall, usage.ru_utime + usage.ru_stime, peak[0], output)
+    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+        started = time.perf_counter()
+        child = subprocess.Popen(arguments, stdout=output, stderr=errors)
+        peak = [0]
+        done = threading.Event()
+        sampler = threading.Thread(target=_sample, args=(child.pid, peak, done))
+        sampler.start()
+        _, status, usage = os.wait4(child.pid, 0)
+        wall = time.perf_counter() - started
+        done.set()
+        sampler.join()
+        child.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        errors.seek(0)
+        if child.returncode:
+            sys.exit(f"{' '.join(arguments)} failed:\n{errors.read()}")
+        return Measured(wall, usage.ru_utime + usage.ru_stime, peak[0], output.read())
 
 
 def _sample(pid: int, peak: list[int], done: threading.Event) -> None:
