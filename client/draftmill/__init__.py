@@ -17,6 +17,7 @@ from draftmill.formats import FORMATS, Format, FormatSpec
 from draftmill.jobs import Job, JobPage, JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Family, Fate, Plan, Preflight
 from draftmill.problems import Offender, Problem, ProblemError
+from draftmill.receipts import ChainHeads, Receipt, ReceiptDiff, ReceiptSummary
 from draftmill.reports import (
     Artifacts,
     Check,
@@ -48,6 +49,7 @@ __all__ = [
     "FORMATS",
     "Artifacts",
     "AsyncClient",
+    "ChainHeads",
     "Check",
     "CheckStatus",
     "Client",
@@ -78,6 +80,9 @@ __all__ = [
     "ProtocolError",
     "QuantizeOptions",
     "Reason",
+    "Receipt",
+    "ReceiptDiff",
+    "ReceiptSummary",
     "RepoSource",
     "RetryPolicy",
     "Stage",

@@ -10,12 +10,14 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from draftmill.benchmarks import ArmName
 from draftmill.connection import Connection
 from draftmill.errors import ProtocolError
 from draftmill.formats import Format, FormatSpec
 from draftmill.jobs import Job, JobPage, JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Family, Plan, Preflight
 from draftmill.problems import Problem, ProblemError
+from draftmill.receipts import ChainHeads, Receipt, ReceiptDiff, ReceiptPage
 from draftmill.reports import Artifacts, EventPage, VerifyReport
 from draftmill.states import JobState
 
@@ -151,6 +153,27 @@ def verify(job: Job | str) -> Call[VerifyReport]:
 
 def artifacts(job: Job | str) -> Call[Artifacts]:
     return Call("GET", _job_path(job, "artifacts"), _model(Artifacts))
+
+
+def list_receipts(
+    *, job: Job | str | None = None, arm: ArmName | None = None, limit: int = 50, cursor: str | None = None
+) -> Call[ReceiptPage]:
+    named = {"job": None if job is None else job_id(job), "arm": arm, "limit": str(limit), "cursor": cursor}
+    params = tuple((name, value) for name, value in named.items() if value is not None)
+    return Call("GET", "/v1/receipts", _model(ReceiptPage), params=params)
+
+
+def receipt(boot: str) -> Call[Receipt]:
+    return Call("GET", f"/v1/receipts/{quote(boot, safe='')}", _model(Receipt))
+
+
+def diff_receipts(a: str, b: str, *, all: bool = False) -> Call[ReceiptDiff]:
+    params = (("a", a), ("b", b), *((("all", "true"),) if all else ()))
+    return Call("GET", "/v1/receipts/diff", _model(ReceiptDiff), params=params)
+
+
+def receipt_chains() -> Call[ChainHeads]:
+    return Call("GET", "/v1/receipts/chains", _model(ChainHeads))
 
 
 def preflight(source: RepoSource | PathSource, format: Format, quantize: QuantizeOptions) -> Call[Preflight]:

@@ -18,11 +18,13 @@ from draftmill._part import Part, matches, storing
 from draftmill._paths import places
 from draftmill._retry import RetryPolicy, busy
 from draftmill._watch import Follow, may_pass
+from draftmill.benchmarks import ArmName
 from draftmill.connection import find_connection
 from draftmill.errors import DraftmillError, TransportError
 from draftmill.formats import Format, FormatSpec
 from draftmill.jobs import Job, JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Family, Plan, Preflight
+from draftmill.receipts import ChainHeads, Receipt, ReceiptDiff, ReceiptSummary
 from draftmill.reports import Artifacts, Event, EventPage, ManifestFile, VerifyReport
 from draftmill.states import JobState
 
@@ -214,6 +216,26 @@ class AsyncClient:
                 await anyio.to_thread.run_sync(transfer.write, block)
         finally:
             await response.aclose()
+
+    async def receipts(
+        self, *, job: Job | str | None = None, arm: ArmName | None = None, page_size: int = 50
+    ) -> AsyncIterator[ReceiptSummary]:
+        cursor = None
+        while True:
+            page = await self._do(_calls.list_receipts(job=job, arm=arm, limit=page_size, cursor=cursor))
+            for item in page.items:
+                yield item
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def receipt(self, boot: str) -> Receipt:
+        return await self._do(_calls.receipt(boot))
+
+    async def diff_receipts(self, a: str, b: str, *, all: bool = False) -> ReceiptDiff:
+        return await self._do(_calls.diff_receipts(a, b, all=all))
+
+    async def receipt_chains(self) -> ChainHeads:
+        return await self._do(_calls.receipt_chains())
 
     async def preflight(
         self,

@@ -19,11 +19,13 @@ from draftmill._part import Part, matches, storing
 from draftmill._paths import places
 from draftmill._retry import RetryPolicy, busy
 from draftmill._watch import Follow, may_pass
+from draftmill.benchmarks import ArmName
 from draftmill.connection import find_connection
 from draftmill.errors import DraftmillError, TransportError
 from draftmill.formats import Format, FormatSpec
 from draftmill.jobs import Job, JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Family, Plan, Preflight
+from draftmill.receipts import ChainHeads, Receipt, ReceiptDiff, ReceiptSummary
 from draftmill.reports import Artifacts, Event, EventPage, ManifestFile, VerifyReport
 from draftmill.states import JobState
 
@@ -230,6 +232,28 @@ class Client:
                 transfer.write(block)
         finally:
             response.close()
+
+    def receipts(
+        self, *, job: Job | str | None = None, arm: ArmName | None = None, page_size: int = 50
+    ) -> Iterator[ReceiptSummary]:
+        """Boots of engines, newest first, asked for page by page. With a filter only those that left a receipt."""
+        cursor = None
+        while True:
+            page = self._do(_calls.list_receipts(job=job, arm=arm, limit=page_size, cursor=cursor))
+            yield from page.items
+            if (cursor := page.next_cursor) is None:
+                return
+
+    def receipt(self, boot: str) -> Receipt:
+        return self._do(_calls.receipt(boot))
+
+    def diff_receipts(self, a: str, b: str, *, all: bool = False) -> ReceiptDiff:
+        """What differs between two boots' receipts; with `all` also what differs between any two runs."""
+        return self._do(_calls.diff_receipts(a, b, all=all))
+
+    def receipt_chains(self) -> ChainHeads:
+        """Heads of the chains of receipts in the ledger, to prove an archive with: `draftmill.archive.verify`."""
+        return self._do(_calls.receipt_chains())
 
     def preflight(
         self,

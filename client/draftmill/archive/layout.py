@@ -19,7 +19,7 @@ WRITER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 BOOT = re.compile(r"b[0-9a-f]{32}")
 
 _TIME = "%Y%m%dT%H%M%S%fZ"
-_FOLDER = re.compile(r"(\d{8}T\d{12}Z)-(b[0-9a-f]{32})")
+FOLDER = re.compile(r"(\d{8}T\d{12}Z)-(b[0-9a-f]{32})")
 
 
 class BootName(NamedTuple):
@@ -35,7 +35,7 @@ def folder_name(opened_at: datetime, boot: str) -> str:
 
 def read_name(name: str) -> BootName | None:
     """None for what is no boot's folder name."""
-    match = _FOLDER.fullmatch(name)
+    match = FOLDER.fullmatch(name)
     if match is None:
         return None
     try:

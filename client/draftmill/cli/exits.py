@@ -24,7 +24,7 @@ Exit codes:
   0  done; with --wait or watch: the job succeeded
   1  a fault of Draftmill's own, or a file that could not be stored
   2  the command line is wrong
-  3  the service refused, with a problem
+  3  the service refused, with a problem; or an archive was tampered with
   4  the job failed
   5  the job was canceled
   6  the job expired

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from draftmill.cli import extensions, files, jobs, submit
+from draftmill.cli import extensions, files, jobs, receipts, submit
 from draftmill.cli.exits import HELP, ExitCode, of_error
 from draftmill.cli.extensions import MissingExtraError
 from draftmill.cli.output import Output
@@ -49,6 +49,7 @@ def build() -> typer.Typer:
     app.callback(help=ABOUT)(_about)
     app.command()(submit.submit)
     app.add_typer(jobs.app, name="jobs", help="List, show, watch, cancel and retry jobs.")
+    app.add_typer(receipts.app, name="receipts", help="List, show, compare and verify receipts of engine boots.")
     app.command()(submit.preflight)
     app.command()(files.download)
     app.command()(files.formats)

@@ -11,8 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from draftmill.archive import Archive
 from draftmill.problems import ProblemError
-from draftmill_service.api import artifacts, events, jobs, preflight, problems, system, validation
+from draftmill_service.api import artifacts, events, jobs, preflight, problems, receipts, system, validation
 from draftmill_service.api.deps import Services
 from draftmill_service.api.gate import Gate
 from draftmill_service.api.metrics import Metrics
@@ -67,9 +68,13 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.services = Services(
-        settings, UseCases(ledger, doorbell, settings.preflight_seconds), Store(settings.data_dir), metrics
+        settings,
+        UseCases(ledger, doorbell, settings.preflight_seconds),
+        Store(settings.data_dir),
+        Archive.of(settings.data_dir),
+        metrics,
     )
-    for module in (jobs, events, artifacts, preflight, system):
+    for module in (jobs, events, artifacts, receipts, preflight, system):
         app.include_router(module.router)
     app.add_exception_handler(ProblemError, problems.refuse)
     app.add_exception_handler(LedgerUnavailable, _unavailable)

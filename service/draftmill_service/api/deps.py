@@ -7,6 +7,7 @@ from fastapi import Depends, Path, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from draftmill.archive import Archive
 from draftmill.problems import ProblemError
 from draftmill_service.api.metrics import Metrics
 from draftmill_service.keyring import ApiKey, Scope
@@ -20,6 +21,7 @@ class Services:
     settings: ServiceSettings
     cases: UseCases
     store: Store
+    archive: Archive
     metrics: Metrics
 
 
@@ -36,6 +38,10 @@ class Caller(NamedTuple):
     @property
     def store(self) -> Store:
         return self.services.store
+
+    @property
+    def archive(self) -> Archive:
+        return self.services.archive
 
 
 class Requires:
