@@ -43,7 +43,7 @@ PLAN = Plan(
     source_bytes=16,
     variant_bytes=16,
 )
-PASSED = VerifyReport(passed=True, checks=(Check(id="names", status=CheckStatus.PASS, proves="names in = names out"),))
+REPORT = VerifyReport(passed=True, checks=(Check(id="names", status=CheckStatus.PASS, proves="names in = names out"),))
 FAILED = VerifyReport(passed=False, checks=(Check(id="names", status=CheckStatus.FAIL, proves="names in = names out"),))
 RESOLVED = ResolvedSpec(
     source=ResolvedSource(repo="org/drafter", commit="0" * 40, manifest_sha256="cd" * 32),
@@ -86,7 +86,7 @@ def variant(live: Live) -> Iterator[Path]:
     manifest = Manifest(files=tuple(sorted(files, key=lambda file: file.path)))
     write(live.data_dir / "evidence" / VARIANT / "manifest.json", manifest.model_dump_json().encode())
     write(folder / "unlisted.txt", b"not in the manifest")
-    report(live, "j0" + "0" * 25, PASSED)
+    report(live, "j0" + "0" * 25, REPORT)
     yield folder
     shutil.rmtree(live.data_dir / "evidence")
 
@@ -203,7 +203,7 @@ def test_plan_and_report_of_a_sealed_variant(
     job_id = succeed()
     assert Plan.model_validate_json(api.get(f"/v1/jobs/{job_id}/plan").content) == PLAN
     # A job answered from the store has no report of its own, and shows the variant's.
-    assert VerifyReport.model_validate_json(api.get(f"/v1/jobs/{job_id}/verify").content) == PASSED
+    assert VerifyReport.model_validate_json(api.get(f"/v1/jobs/{job_id}/verify").content) == REPORT
     own = VerifyReport(passed=True, checks=())
     report(live, job_id, own)
     assert VerifyReport.model_validate_json(api.get(f"/v1/jobs/{job_id}/verify").content) == own
