@@ -4,6 +4,11 @@ import json
 import subprocess
 import sys
 
+import numba
+import pytest
+
+from draftmill_worker.quantize.kernels.jit import jit
+
 
 def loaded(code: str) -> dict[str, object]:
     report = (
@@ -32,3 +37,17 @@ def test_warming_up_starts_no_threads() -> None:
     found = loaded("from draftmill_worker.quantize.kernels import warm_up; warm_up()")
     assert found["numba"]
     assert found["threads"] == before
+
+
+def test_without_a_place_for_the_cache_loops_are_compiled_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
+    njit = numba.njit
+
+    def nowhere(*, cache: bool = False, **options: bool) -> object:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(**options)
+
+    monkeypatch.setattr(numba, "njit", nowhere)
+    compiled = jit(lambda x: x + 1)
+    monkeypatch.undo()
+    assert compiled(2) == 3
