@@ -95,7 +95,7 @@ def test_five_doorbells_give_one_run(office: Office, shared: Worker) -> None:
 def test_a_failure_of_the_work_never_loops(
     office: Office, shared: Worker, stage: Stage, act: str, reason: Reason, slug: str
 ) -> None:
-    job = office.done(office.submit(**{stage.value: act}))
+    job = office.done(office.submit(None, **{stage.value: act}))
     assert job.state is JobState.FAILED
     assert job.reason is reason
     assert job.problem is not None
@@ -122,7 +122,7 @@ def test_a_crash_that_always_comes_is_given_up(office: Office, shared: Worker) -
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_cancel_takes_two_seconds_and_leaves_nothing(office: Office, shared: Worker, stage: Stage) -> None:
-    job_id = office.submit(**{stage.value: "daemons-hang"})
+    job_id = office.submit(None, **{stage.value: "daemons-hang"})
     office.reach(job_id, stage)
     # The stage, and two daemons in sessions of their own.
     eventually(lambda: len(shared.stage_processes()) == 3)

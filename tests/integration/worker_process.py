@@ -181,6 +181,7 @@ class Worker:
         for one in doomed:
             one.kill()
         self._reap()
+        eventually(lambda: not [one for one in doomed if process.alive(one)], timeout=5.0)
 
     def stop(self, timeout: float = 20.0) -> int:
         """SIGTERM; the exit status."""

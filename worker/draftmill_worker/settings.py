@@ -39,8 +39,9 @@ def _endpoint() -> str:
 class WorkerSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="DRAFTMILL_", frozen=True, extra="ignore")
 
-    redis_url: str = "redis://127.0.0.1:6379/0"
-    data_dir: Path = Path("data")
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
+    """Ledger and broker. It may hold a password."""
+    data_dir: Path = Field(default=Path("~/.local/share/draftmill"), validate_default=True)
     hub_endpoint: str = Field(default_factory=_endpoint)
     allowed_roots: str = ""
     """Separated as PATH is."""
@@ -61,14 +62,15 @@ class WorkerSettings(BaseSettings):
     """How long a job may go on after SIGTERM before it is handed back. Container runtimes kill after 10 s."""
     template_seconds: float = Field(default=180.0, gt=0)
     """How long a stage waits for the template to have its imports done."""
-    preflight_seconds: float = Field(default=60.0, gt=0)
+    preflight_seconds: float = Field(default=30.0, gt=0)
+    """A preflight is killed after this long: by then nobody waits for its answer."""
     stages: str = "draftmill_worker.stages"
     """Package that holds one module per stage."""
 
     @field_validator("data_dir")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
-        return value.absolute()
+        return value.expanduser().absolute()
 
     def for_stages(self) -> StageSettings:
         return StageSettings(

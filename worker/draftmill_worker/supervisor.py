@@ -195,7 +195,7 @@ class Attempt:
     def _process(self, stage: Stage, results: Results) -> StageResult | None:
         """The stage's result; None when it ran past its deadline and was killed."""
         request = self._request(stage, results)
-        secrets = {name: os.environ[name] for name in pipeline.SECRETS.get(stage, ()) if name in os.environ}
+        secrets = {name: os.environ[name] for name in pipeline.SECRETS.get(stage, ()) if os.environ.get(name)}
         deadline: float | None = None
         with StageProcess(
             self._supervisor.template, request, secrets=secrets, patience=self._settings.template_seconds

@@ -52,7 +52,7 @@ def preflight(preflight_id: str) -> None:
     if spec is None:
         return
     # By name: what it imports is for a child that answers preflights, not for one that supervises.
-    stage = importlib.import_module(f"{settings.stages}.preflight")
+    stage = importlib.import_module("draftmill_worker.stages.preflight")
     try:
         answer: Preflight = stage.preflight(spec, settings.for_stages())
     except ProblemError as error:
