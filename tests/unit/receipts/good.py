@@ -1,6 +1,7 @@
 """Good receipts: the view of an engine as vLLM 0.32 builds each family, with everything else in order."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,7 +36,7 @@ BOOT = "b" + "1" * 32
 SHA = "5e" * 32
 COMMIT = "0123456789" * 4
 START = datetime(2026, 11, 30, 12, tzinfo=UTC)
-LAYOUTS = {
+LAYOUTS: dict[Family, Callable[[], Layout]] = {
     Family.EAGLE3: eagle3,
     Family.DFLASH: dflash,
     Family.DSPARK: dspark,
