@@ -76,6 +76,12 @@ def chunks(shape: tuple[int, ...], deep: bool) -> Iterator[slice]:
             yield slice(start, min(start + step, rows))
 
 
+def pieces(tensor: "torch.Tensor", deep: bool = True) -> Iterator["torch.Tensor"]:
+    """Flat views of a contiguous tensor's elements, CHUNK at a time."""
+    flat = tensor.flatten()
+    return (flat[part] for part in chunks((len(flat),), deep))
+
+
 def sample_rows(rows: int) -> list[int]:
     """At most SAMPLE_ROWS row numbers, evenly spaced, the first and the last among them."""
     if rows <= SAMPLE_ROWS:

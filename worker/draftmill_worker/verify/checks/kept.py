@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from draftmill.plans import TensorPlan
 from draftmill_worker.checkpoint.headers import DTYPE_BYTES, FLOAT_DTYPES
 from draftmill_worker.verify.registry import Result, check
-from draftmill_worker.verify.tensors import chunks, raw
+from draftmill_worker.verify.tensors import chunks, pieces, raw
 from draftmill_worker.verify.view import View
 
 if TYPE_CHECKING:
@@ -24,10 +24,11 @@ def values_finite(view: View) -> Result:
         # An inf or NaN of eight bits is a code of its own; torch knows both.
         if output.dtype not in FLOAT_DTYPES and output.dtype not in {"F8_E4M3", "F8_E5M2"}:
             continue
-        pieces = _pieces(view.after(tensor, name), view.deep)
-        bad = sum(_non_finite(part) for part in pieces)
+        bad = 0
+        for part in pieces(view.after(tensor, name), view.deep):
+            bad += _non_finite(part)
+            result.evidence["values"] += len(part)
         result.evidence["tensors"] += 1
-        result.evidence["values"] += sum(len(part) for part in pieces)
         if bad:
             result.blame(name, "NaN or Inf", bad)
     return result
@@ -110,8 +111,3 @@ def casts_exact(view: View) -> Result:
         if differing:
             result.blame(tensor.name, f"values differ from torch's cast of {tensor.dtype}", differing)
     return result
-
-
-def _pieces(values: "torch.Tensor", deep: bool) -> "list[torch.Tensor]":
-    flat = values.flatten()
-    return [flat[part] for part in chunks((len(flat),), deep)]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from draftmill_worker.quantize.dequantize import dequantize
 from draftmill_worker.verify.reference import NVFP4_KINDS, cast_dtype, half_steps
 from draftmill_worker.verify.registry import Result, check
-from draftmill_worker.verify.tensors import chunks
+from draftmill_worker.verify.tensors import chunks, pieces
 from draftmill_worker.verify.view import Linear, View
 
 if TYPE_CHECKING:
@@ -24,9 +24,10 @@ ROUNDING = 1 + 2.0**-16
 def codes_not_zero(view: View) -> Result:
     result = Result(evidence={"modules": len(view.linears), "zero_in_source": 0})
     for linear in view.linears:
-        if _any(_magnitudes(view, view.after(linear.plan, linear.tensor("weight")))):
+        codes = view.after(linear.plan, linear.tensor("weight"))
+        if any(bool(_magnitudes(view, part).any()) for part in pieces(codes)):
             continue
-        if _any(view.before(linear.plan) != 0):
+        if any(bool(part.any()) for part in pieces(view.before(linear.plan))):
             result.blame(linear.tensor("weight"), "every code is zero")
         else:
             result.evidence["zero_in_source"] += 1
@@ -38,10 +39,6 @@ def _magnitudes(view: View, codes: "torch.Tensor") -> "torch.Tensor":
     import torch
 
     return codes.view(torch.uint8) & (0x77 if view.plan.format in NVFP4_KINDS else 0x7F)
-
-
-def _any(values: "torch.Tensor") -> bool:
-    return any(bool(values[part].any()) for part in chunks(tuple(values.shape), deep=True))
 
 
 @check(

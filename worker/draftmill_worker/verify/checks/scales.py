@@ -7,7 +7,7 @@ from draftmill.reports import CheckStatus
 from draftmill_worker.verify.reference import block_scales, cast_dtype, input_scale, tensor_scale
 from draftmill_worker.verify.registry import Result, check
 from draftmill_worker.verify.runtime import FUSED, fused_sets
-from draftmill_worker.verify.tensors import chunks, raw
+from draftmill_worker.verify.tensors import chunks, pieces, raw
 from draftmill_worker.verify.view import Linear, View
 
 if TYPE_CHECKING:
@@ -23,19 +23,21 @@ if TYPE_CHECKING:
 def scales_positive(view: View) -> Result:
     import torch
 
-    result = Result(evidence={"scales": 0, "smallest": None, "largest": None})
-    low, high = [], []
+    result = Result(evidence={"scales": 0})
+    low, high = float("inf"), 0.0
     for linear in view.linears:
         for scale in view.spec.scales:
-            values = _scale(view, linear, scale).float()
-            bad = int((~(torch.isfinite(values) & (values > 0))).sum())
+            bad = 0
+            for part in pieces(_scale(view, linear, scale)):
+                values = part.float()
+                bad += int((~(torch.isfinite(values) & (values > 0))).sum())
+                low = min(low, float(values.min()))
+                high = max(high, float(values.max()))
+                result.evidence["scales"] += len(values)
             if bad:
                 result.blame(linear.tensor(scale.suffix), "zero, negative or not finite", bad)
-            result.evidence["scales"] += values.numel()
-            low.append(values.min())
-            high.append(values.max())
-    if low and not result.offenders:
-        result.evidence |= {"smallest": float(min(low)), "largest": float(max(high))}
+    if not result.offenders:
+        result.evidence |= {"smallest": low, "largest": high}
     return result
 
 
