@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from draftmill.benchmarks import ArmName
 from draftmill.problems import Offender
@@ -35,14 +36,23 @@ class Found:
             self.blame(where, message, value)
 
 
-Rule = Callable[[Case], Found]
+Judge = Callable[[Case], Found]
+
+
+class Rule(NamedTuple):
+    proves: str
+    judge: Judge
+
+
 RULES: dict[str, Rule] = {}
 """Every rule by name, in the order they are judged."""
 
 
-def rule(name: str) -> Callable[[Rule], Rule]:
-    def register(judge: Rule) -> Rule:
-        RULES[name] = judge
+def rule(name: str, *, proves: str) -> Callable[[Judge], Judge]:
+    """Registers a rule."""
+
+    def register(judge: Judge) -> Judge:
+        RULES[name] = Rule(proves, judge)
         return judge
 
     return register

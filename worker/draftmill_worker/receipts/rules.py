@@ -17,11 +17,11 @@ _SETS = (run, modules, head, record)
 def validate(receipt: Receipt, expected: Expected) -> tuple[RuleResult, ...]:
     """Every rule's verdict, failed ones first."""
     case = Case(receipt, expected)
-    results = [_judge(name, judge, case) for name, judge in RULES.items()]
+    results = [_judge(name, rule, case) for name, rule in RULES.items()]
     return tuple(sorted(results, key=lambda result: result.passed))
 
 
-def _judge(name: str, judge: Rule, case: Case) -> RuleResult:
-    found = judge(case)
+def _judge(name: str, rule: Rule, case: Case) -> RuleResult:
+    found = rule.judge(case)
     passed = not found.offenders
     return RuleResult(rule=name, passed=passed, detail=found.detail, offenders=tuple(found.offenders))

@@ -7,7 +7,10 @@ from draftmill_worker.receipts.expected import PLAIN_DTYPES, SCHEMES, UNQUANTIZE
 from draftmill_worker.receipts.rule import Case, Found, dtype_of, one_of, rule, viewed
 
 
-@rule("head-as-planned")
+@rule(
+    "head-as-planned",
+    proves="the head is the drafter's own or the target's as planned, of the planned method and dtype, finite",
+)
 def head_as_planned(case: Case) -> Found:
     found = Found("the target alone")
     drafter, built = case.expected.drafter, case.expected.head
@@ -46,9 +49,11 @@ def _check_head_method(found: Found, head: HeadRecord, case: Case, quantized: bo
     found.require(head.scale_positive is True, "view.head", "its scale is not positive, or was not recorded")
 
 
-@rule("embedding-as-stored")
+@rule(
+    "embedding-as-stored",
+    proves="a drafter that stores no embedding uses the target's, by storage",
+)
 def embedding_as_stored(case: Case) -> Found:
-    """A drafter that stores no embedding uses the target's; left alone, the engine's own is uninitialised memory."""
     found = Found("the drafter's own")
     drafter = case.expected.drafter
     if not case.drafts or drafter is None or _stores_embedding(drafter):
@@ -66,9 +71,11 @@ def _stores_embedding(drafter: Drafter) -> bool:
     return any(module.members for module in drafter.modules if module.name.endswith("embed_tokens"))
 
 
-@rule("draft-map-as-stored")
+@rule(
+    "draft-map-as-stored",
+    proves="a trimmed vocabulary has the checkpoint's map: a missing one becomes the identity without a word",
+)
 def draft_map_as_stored(case: Case) -> Found:
-    """A trimmed vocabulary needs its map. A missing one becomes the identity in the engine, without a word."""
     found = Found("the drafter has the target's vocabulary")
     drafter = case.expected.drafter
     size = None if drafter is None else drafter.draft_vocab_size
@@ -88,9 +95,11 @@ def draft_map_as_stored(case: Case) -> Found:
     return found
 
 
-@rule("target-unchanged")
+@rule(
+    "target-unchanged",
+    proves="sampled parameters of the target are the same before and after the drafter was loaded",
+)
 def target_unchanged(case: Case) -> Found:
-    """The target's parameters are the same before and after the drafter was loaded."""
     found = Found("by digest of sampled parameters")
     view = case.receipt.view
     if not case.drafts:

@@ -14,9 +14,11 @@ from draftmill_worker.receipts.expected import (
 from draftmill_worker.receipts.rule import Case, Found, dtype_of, one_of, rule, viewed
 
 
-@rule("modules-recorded")
+@rule(
+    "modules-recorded",
+    proves="every module whose fate the plan decides was seen in the engine",
+)
 def modules_recorded(case: Case) -> Found:
-    """Every module whose fate the plan decides was seen in the engine."""
     found = Found("the target alone")
     if not case.drafts:
         return found
@@ -33,9 +35,11 @@ def modules_recorded(case: Case) -> Found:
     return found
 
 
-@rule("quantized-as-planned")
+@rule(
+    "quantized-as-planned",
+    proves="what the plan quantizes is quantized in the engine: method, quantization keys, kernel, stored dtype",
+)
 def quantized_as_planned(case: Case) -> Found:
-    """What the plan quantizes is quantized in the engine: method, keys, kernel and stored dtype."""
     plan = case.expected.plan
     found = Found("no module is planned to be quantized")
     if not case.drafts or plan is None:
@@ -66,9 +70,11 @@ def _check_scheme(found: Found, module: ModuleRecord, scheme: Scheme, built: Bui
     found.require(packed or dtype in scheme.dtypes, name, f"must be stored as {one_of(scheme.dtypes)}", dtype)
 
 
-@rule("kept-as-planned")
+@rule(
+    "kept-as-planned",
+    proves="what the plan keeps, or does not know, is not quantized in the engine: an `ignore` that hit nothing shows",
+)
 def kept_as_planned(case: Case) -> Found:
-    """What the plan keeps, or does not know, is not quantized in the engine: an `ignore` that matched nothing shows."""
     found = Found("the target alone")
     if not case.drafts:
         return found
@@ -95,9 +101,11 @@ def _is_targets(built: BuiltModule, case: Case) -> bool:
     return is_head(built) and drafter is not None and drafter.head is Head.BORROWED
 
 
-@rule("scales-sound")
+@rule(
+    "scales-sound",
+    proves="every quantized module has its scales, finite and positive, none on the value it had before loading",
+)
 def scales_sound(case: Case) -> Found:
-    """No quantized module on the value a scale is made with, which stays where loading skipped it."""
     found = Found("no module is quantized")
     if not case.drafts:
         return found
@@ -130,9 +138,11 @@ def _sound(facts: dict[str, object], may_be_zero: bool) -> bool:
     return most > 0 and (least > 0 or (may_be_zero and least == 0))
 
 
-@rule("medusa-unquantized")
+@rule(
+    "medusa-unquantized",
+    proves="a medusa is not quantized: vLLM gives it no quantization config and drops its scales without a word",
+)
 def medusa_unquantized(case: Case) -> Found:
-    """vLLM gives Medusa no quantization config: scales are dropped, and nothing is said."""
     drafter = case.expected.drafter
     medusa = drafter is not None and drafter.family is Family.MEDUSA
     found = Found("medusa" if medusa else "another family")

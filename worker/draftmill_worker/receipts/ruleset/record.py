@@ -13,9 +13,11 @@ from draftmill_worker.receipts.rule import Case, Found, rule, viewed
 _PRECOMPUTE = frozenset({Family.DFLASH, Family.DSPARK})
 
 
-@rule("files-as-given")
+@rule(
+    "files-as-given",
+    proves="the files that the engine read are those of the manifests, by size and SHA-256",
+)
 def files_as_given(case: Case) -> Found:
-    """The files that the engine read are those of the manifests, by size and SHA-256."""
     found = Found("target and drafter" if case.drafts else "target")
     _compare(found, "target", case.receipt.target, case.expected.target)
     if not case.drafts:
@@ -35,7 +37,10 @@ def _compare(found: Found, role: str, recorded: Checkpointed, given: Given) -> N
         found.require(there.get(path) == wanted.get(path), f"{role}/{path}", "is not as its manifest says")
 
 
-@rule("commits-recorded")
+@rule(
+    "commits-recorded",
+    proves="every model from a repository has the commit it was resolved to, and a variant its digest",
+)
 def commits_recorded(case: Case) -> Found:
     found = Found("of every repository")
     pairs = [("target", case.receipt.target, case.expected.target)]
@@ -48,9 +53,11 @@ def commits_recorded(case: Case) -> Found:
     return found
 
 
-@rule("no-secret")
+@rule(
+    "no-secret",
+    proves="the environment holds allow-listed variables alone, and nothing recorded looks like a secret",
+)
 def no_secret(case: Case) -> Found:
-    """The environment holds allow-listed variables alone, and nothing in the receipt looks like a secret."""
     receipt = case.receipt
     found = Found(f"{len(receipt.environment)} variables")
     for name, value in receipt.environment.items():
@@ -77,9 +84,11 @@ def _texts(where: str, value: object) -> Iterator[tuple[str, str]]:
             yield from _texts(f"{where}[{number}]", item)
 
 
-@rule("emulation-declared")
+@rule(
+    "emulation-declared",
+    proves="a run on emulated kernels says so, and on a CPU they come from the plugin",
+)
 def emulation_declared(case: Case) -> Found:
-    """A run on emulated kernels says so, and they come from the plugin where the platform has none."""
     receipt = case.receipt
     found = Found("emulated" if receipt.emulated else "native")
     if case.drafts:
@@ -93,9 +102,11 @@ def emulation_declared(case: Case) -> Found:
     return found
 
 
-@rule("faults-mended")
+@rule(
+    "faults-mended",
+    proves="where the CPU engine is known to compute wrongly, or not at all, the plugin that mends it was applied",
+)
 def faults_mended(case: Case) -> Found:
-    """Where the CPU engine is known to compute wrongly, or not at all, the plugin that mends it was applied."""
     receipt, drafter = case.receipt, case.expected.drafter
     found = Found("none known")
     if not case.drafts or receipt.host.gpus or drafter is None or drafter.family not in _PRECOMPUTE:

@@ -16,9 +16,11 @@ PROPOSERS: dict[str, frozenset[str]] = {
 _LEAST_VERSIONS = frozenset({"python", "draftmill", "torch"})
 
 
-@rule("run-complete")
+@rule(
+    "run-complete",
+    proves="the engine was loaded, measured and left, in this order, and what it said was hashed",
+)
 def run_complete(case: Case) -> Found:
-    """The engine was loaded, measured and left, in this order, and what it said was hashed."""
     names = [phase.name for phase in case.receipt.phases]
     found = Found(", ".join(names))
     for phase in (Phase.LOADED, Phase.MEASURED, Phase.EXITED):
@@ -29,7 +31,10 @@ def run_complete(case: Case) -> Found:
     return found
 
 
-@rule("engine-identified")
+@rule(
+    "engine-identified",
+    proves="the engine's build, the versions beside it and its resolved configuration are known",
+)
 def engine_identified(case: Case) -> Found:
     receipt = case.receipt
     found = Found(receipt.engine_build)
@@ -40,9 +45,11 @@ def engine_identified(case: Case) -> Found:
     return found
 
 
-@rule("drafts-counted")
+@rule(
+    "drafts-counted",
+    proves="there were drafts, of at most the tokens asked for, and the counters add up; the target alone has none",
+)
 def drafts_counted(case: Case) -> Found:
-    """A benchmark without drafts is a failure; one of the target alone has none."""
     counts, depth = case.receipt.counts, case.expected.num_speculative_tokens
     if not case.drafts:
         found = Found("the target alone")
@@ -66,7 +73,10 @@ def drafts_counted(case: Case) -> Found:
     return found
 
 
-@rule("proposer-expected")
+@rule(
+    "proposer-expected",
+    proves="the engine drafted by the family's method, with its proposer and its class, as many tokens as asked for",
+)
 def proposer_expected(case: Case) -> Found:
     receipt, drafter = case.receipt, case.expected.drafter
     if not case.drafts:
