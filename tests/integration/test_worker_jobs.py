@@ -198,6 +198,37 @@ def test_what_is_refused_leaves_no_variant(office: Office, shared: Worker, watch
     assert not watch.seen
 
 
+def test_what_fails_its_checks_is_never_sealed(office: Office, shared: Worker, watch: Watch) -> None:
+    job = office.done(office.submit(_spec(exclude=("*fc*",), meddle="with the variant")), PATIENCE)
+    assert job.state is JobState.FAILED
+    assert job.reason is Reason.VERIFY_FAILED
+    assert job.problem is not None
+    assert job.problem.slug == "verify-failed"
+    assert job.problem.offenders
+    assert not watch.seen
+    assert job.resolved_spec is not None
+    evidence = shared.data / "evidence" / job.resolved_spec.variant
+    assert not VerifyReport.model_validate_json((evidence / job.id / "verify.json").read_bytes()).passed
+    assert not (evidence / "manifest.json").exists()
+    # The failed report does not stand in the way of a variant that is well.
+    again = office.done(office.submit(_spec(exclude=("*fc*",))), PATIENCE)
+    _well(again)
+    assert not again.cached
+
+
+def test_a_source_that_changed_meanwhile_is_not_sealed(
+    office: Office, shared: Worker, watch: Watch, hub_of_module: ServedHub, tmp_path: Path
+) -> None:
+    spec = _own_source(hub_of_module, tmp_path, Stage.SEAL)
+    spec = spec.model_copy(update={"labels": {"meddle": "with the source"}})
+    job = office.done(office.submit(spec), PATIENCE)
+    assert job.state is JobState.FAILED
+    assert job.reason is Reason.SEAL_FAILED
+    assert job.problem is not None
+    assert job.problem.slug == "source-changed"
+    assert not watch.seen
+
+
 def _held(stage: Stage) -> str:
     """Where a stage is held still: amid its work where it reports progress, else when it has done it."""
     return f"{stage}:{'during' if stage in (Stage.PULL, Stage.QUANTIZE, Stage.VERIFY) else 'after'}"
