@@ -200,6 +200,16 @@ def test_the_card_names_its_source_or_none(tmp_path: Path) -> None:
     assert "a local checkpoint folder" in local
 
 
+def test_the_card_says_whose_tokenizer_it_is(tmp_path: Path) -> None:
+    source = make_source(tmp_path / "source", Family.EAGLE3)
+    built(source, tmp_path / "own")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (source / name).unlink()
+    built(source, tmp_path / "none")
+    assert "Tokenizer: as the source ships it" in (tmp_path / "own" / "README.md").read_text()
+    assert "Tokenizer: the one of the target" in (tmp_path / "none" / "README.md").read_text()
+
+
 def test_a_reference_elsewhere_is_a_note_on_the_card(tmp_path: Path) -> None:
     source = make_source(tmp_path / "source", Family.EAGLE3)
     edit_config(source, auto_map={"AutoModel": "org/other--x.Y"})

@@ -66,7 +66,7 @@ def assemble(
         documents[INDEX] = weight_index(plan)
     for name, value in documents.items():
         write_json(out / name, value)
-    write_text(out / CARD, model_card(drafter, plan, repo, commit, warnings))
+    write_text(out / CARD, model_card(drafter, plan, repo=repo, commit=commit, files=copied, notes=warnings))
     return AssembleResult(
         written=tuple(sorted([*documents, CARD])),
         copied=copied,

@@ -14,13 +14,16 @@ from draftmill_worker.checkpoint.headers import DTYPE_BYTES
 _ACTIVATION = {"static": "quantized with a fixed scale", "dynamic": "quantized per token", "none": "not quantized"}
 
 
-def model_card(drafter: Drafter, plan: Plan, repo: str | None, commit: str | None, notes: Sequence[str]) -> str:
-    """Markdown with the Hub's YAML header. `repo` and `commit` name the source where it came from the Hub."""
+def model_card(
+    drafter: Drafter, plan: Plan, *, repo: str | None, commit: str | None, files: Sequence[str], notes: Sequence[str]
+) -> str:
+    """Markdown with the Hub's YAML header. `repo` and `commit` name the source where it came from the Hub, `files` are
+    those copied from it."""
     spec = FORMATS[plan.format]
     parts = [
         _header(plan, repo),
         f"# {_title(repo)} in {spec.name.value}\n",
-        _what(plan, spec, repo, commit),
+        _what(plan, spec, repo, commit) + _tokenizer(files),
         "## Sizes\n\nBytes of tensors, as the weight files' headers count them.\n\n" + _sizes(plan),
         _serve(drafter, plan),
         _notes([*plan.warnings, *notes]),
@@ -54,6 +57,12 @@ def _what(plan: Plan, spec: FormatSpec, repo: str | None, commit: str | None) ->
         f"- Head: {plan.head.value}. Layout: {plan.dialect}.\n"
         f"- `plan.json` names every tensor, what became of it and why.\n"
     )
+
+
+def _tokenizer(files: Sequence[str]) -> str:
+    """An engine tokenizes with the target's; a drafter that ships none depends on it."""
+    ships = any(name.startswith(("tokenizer.", "vocab.", "tekken.")) or name.endswith(".tiktoken") for name in files)
+    return f"- Tokenizer: {'as the source ships it' if ships else 'the one of the target; none is in this folder'}.\n"
 
 
 def _sharing(plan: Plan) -> str:
