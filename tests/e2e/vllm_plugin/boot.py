@@ -24,6 +24,7 @@ class Request:
     drafted: int = 0
     temperature: float = 0.0
     draft_sample_method: str = "greedy"
+    dtype: str = "bfloat16"
     max_num_seqs: int = 8
     record: bool = False
     """Keep every row that a block drafter proposed."""
@@ -77,7 +78,7 @@ def _engine(request: Request) -> Any:
         }
     return LLM(
         model=request.target,
-        dtype="bfloat16",
+        dtype=request.dtype,
         max_model_len=256,
         max_num_seqs=request.max_num_seqs,
         enforce_eager=True,

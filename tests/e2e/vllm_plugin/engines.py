@@ -38,7 +38,8 @@ class Boots:
             VARIABLE: ",".join(features),
             "OMP_NUM_THREADS": "1",
             "OMP_WAIT_POLICY": "passive",
-            "VLLM_CACHE_ROOT": str(folder / "cache"),
+            # Shared: nothing is compiled, and what vLLM finds out about a model class takes it a process of its own.
+            "VLLM_CACHE_ROOT": str(self._folder / "cache"),
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_LOGGING_LEVEL": "WARNING",

@@ -128,11 +128,21 @@ def test_mxfp8() -> None:
     _close(layer, x := _x(), x, weight.reshape(OUT, IN))
 
 
+@pytest.fixture
+def no_native_fp8_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processors with AMX come with kernels of their own, which go first."""
+    from vllm.model_executor.kernels import linear
+    from vllm.platforms import PlatformEnum
+
+    listed = linear._POSSIBLE_FP8_BLOCK_KERNELS[PlatformEnum.CPU]
+    assert [kernel.__name__.startswith("CPU") for kernel in listed] == [True] * (len(listed) - 1) + [False]
+    monkeypatch.setitem(linear._POSSIBLE_FP8_BLOCK_KERNELS, PlatformEnum.CPU, listed[-1:])
+
+
+@pytest.mark.usefixtures("no_native_fp8_block")
 def test_fp8_block_quantizes_its_activations() -> None:
     codes, scale = _codes(OUT, IN), torch.rand(OUT // 128, IN // 128) * 1e-3
     layer = _layer("FP8_PB_WO", {"weight": codes, "weight_scale": scale[:, None, :, None]})
-    if layer.kernel.startswith("CPU"):
-        pytest.fail(f"this processor has a kernel of its own, {layer.kernel}: test the emulation elsewhere")
     assert layer.kernel == "Fp8BlockEmulationKernel"
     weight = codes.float() * scale.repeat_interleave(128, 0).repeat_interleave(128, 1)
     x = _x()
@@ -142,6 +152,7 @@ def test_fp8_block_quantizes_its_activations() -> None:
     _close(layer, x, activation.reshape(ROWS, IN), weight)
 
 
+@pytest.mark.usefixtures("no_native_fp8_block")
 def test_fp8_block_of_a_width_that_ends_within_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.OUT", 200)
     codes, scale = _codes(200, IN), torch.rand(2, IN // 128) * 1e-3
@@ -162,5 +173,6 @@ def test_fp8_without_the_fused_op() -> None:
     x = maybe_fused_act_quant(SiluAndMul(), gate_up, layer.module)
     assert isinstance(x, torch.Tensor)
     assert torch.equal(x, SiluAndMul()(gate_up))
-    # input_scale 1: the activation is rounded to e4m3 as it is.
-    _close(layer, x, x.float().to(torch.float8_e4m3fn).float(), dequantize(Format.FP8, tensors))
+    # input_scale 1: the activation is rounded to e4m3 as it is. Kernels for AMX leave it in bf16.
+    activation = x if layer.kernel.startswith("CPU") else x.to(torch.float8_e4m3fn)
+    _close(layer, x, activation.float(), dequantize(Format.FP8, tensors))
