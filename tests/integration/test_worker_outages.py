@@ -118,6 +118,20 @@ def test_redis_killed_and_restarted_while_idle(office: Office, worker: Worker, d
         assert office.done(office.submit(), timeout=15.0).state is JobState.SUCCEEDED
 
 
+def test_a_worker_waits_for_a_redis_that_is_not_there_yet(
+    office: Office, durable_redis: RedisServer, tmp_path: Path
+) -> None:
+    durable_redis.stop(signal.SIGKILL)
+    worker = Worker(tmp_path, durable_redis.url, SMALL)
+    worker.start()
+    try:
+        eventually(lambda: "Cannot connect to redis" in worker.log(), timeout=30.0)
+        durable_redis.start()
+        assert office.done(office.submit()).state is JobState.SUCCEEDED
+    finally:
+        worker.close()
+
+
 def test_redis_away_for_longer_than_the_lease(office: Office, worker: Worker, durable_redis: RedisServer) -> None:
     """The job goes on and its ending is recorded, in the same attempt when nobody reaped first."""
     waiting = [office.submit() for _ in range(3)]

@@ -1,6 +1,7 @@
 """The store of variants: one rename, immutable, adopted by a second builder, refused when it differs."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from draftmill.jobs import QuantizeOptions
 from draftmill.plans import Family, Head, Plan
 from draftmill.problems import ProblemError
 from draftmill.reports import Check, CheckStatus, Manifest, VerifyReport
+from draftmill_worker.checkpoint.manifest import make_manifest
 from draftmill_worker.files import remove_tree
 from draftmill_worker.variants import VariantStore, variant_digest
 
@@ -36,8 +38,8 @@ def _report(passed: bool = True) -> VerifyReport:
     return VerifyReport(passed=passed, checks=(Check(id="one", status=status, proves="something"),))
 
 
-def _scratch(data: Path, weights: bytes = b"weights", card: str = "from a") -> Path:
-    folder = data / "jobs" / "scratch" / "variant"
+def _scratch(data: Path, weights: bytes = b"weights", card: str = "from a", job: str = "j") -> Path:
+    folder = data / "jobs" / job / "scratch" / "variant"
     (folder / "module").mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(weights)
     (folder / "module" / "code.py").write_text("")
@@ -88,6 +90,16 @@ def test_the_same_bytes_are_adopted(tmp_path: Path) -> None:
     assert store.seal(scratch).adopted
     assert not scratch.exists()
     assert (store.folder / "model.safetensors").stat().st_ino == before
+
+
+def test_of_many_builders_one_seals(tmp_path: Path) -> None:
+    folders = [_scratch(tmp_path, card=f"from {number}", job=str(number)) for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        sealed = list(pool.map(lambda folder: VariantStore(tmp_path, DIGEST).seal(folder), folders))
+    assert [result.adopted for result in sealed].count(False) == 1
+    store = VariantStore(tmp_path, DIGEST)
+    assert make_manifest(store.folder) == Manifest.model_validate_json((store.evidence / "manifest.json").read_bytes())
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_other_bytes_are_refused(tmp_path: Path) -> None:

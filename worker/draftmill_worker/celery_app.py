@@ -27,6 +27,8 @@ app.conf.update(
     task_create_missing_queues=True,
     worker_pool="prefork",
     worker_concurrency=1,
+    # On a loaded machine a fork may need longer than the default of 4 s to report.
+    worker_proc_alive_timeout=60.0,
     # With early acknowledgement a worker would otherwise hoard a message behind the one it works on.
     worker_disable_prefetch=True,
     worker_prefetch_multiplier=1,

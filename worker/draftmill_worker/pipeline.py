@@ -3,8 +3,6 @@
 from draftmill.problems import Problem
 from draftmill.states import Reason, Stage
 
-ORDER = tuple(Stage)
-
 _REASONS = {
     Stage.PULL: Reason.PULL_FAILED,
     Stage.PLAN: Reason.PLAN_REFUSED,
@@ -13,6 +11,7 @@ _REASONS = {
     Stage.VERIFY: Reason.VERIFY_FAILED,
     Stage.SEAL: Reason.SEAL_FAILED,
 }
+ORDER = tuple(_REASONS)
 _BY_PROBLEM = {"internal": Reason.INTERNAL, "stage-timeout": Reason.STAGE_TIMEOUT}
 SECRETS: dict[Stage, tuple[str, ...]] = {Stage.PULL: ("HF_TOKEN",)}
 """Environment variables that a stage is handed; no other stage has them."""

@@ -24,8 +24,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from draftmill.states import Stage
-from draftmill_worker import process, stage
+from draftmill_worker import pipeline, process, stage
 from draftmill_worker.log import log_to_file, log_to_stderr
 
 logger = logging.getLogger(__name__)
@@ -34,7 +33,7 @@ PACKET = 1 << 16
 KILL_SECONDS = 10.0
 # One thread for whatever a library starts at import; stages choose their own numbers after the fork.
 THREAD_ENV = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-STAGES = tuple(name.value for name in Stage)
+STAGES = tuple(name.value for name in pipeline.ORDER)
 # Above the supervisor's, so that the kernel takes the stage when memory runs out.
 STAGE_OOM_SCORE = "500"
 
