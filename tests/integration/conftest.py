@@ -49,7 +49,8 @@ def worker(clean_redis: str) -> Iterator[WorkerLedger]:
     worker.close()
 
 
-@pytest.fixture(scope="session")
+# Per module: its reaper would take jobs from tests of the ledger that share the server.
+@pytest.fixture(scope="module")
 def _service(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with live_service(redis_url, tmp_path_factory.mktemp("data")) as live:
         yield live
@@ -57,7 +58,7 @@ def _service(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def live(_service: Live, clean_redis: str) -> Live:
-    """The running service, with an empty ledger. Tests share its data directory."""
+    """The running service, with an empty ledger. Tests of a module share its data directory."""
     return _service
 
 

@@ -13,6 +13,7 @@ from draftmill_service.logs import JsonFormatter
 from tests.integration.live import Live
 from tests.integration.test_api import SPEC, UNKNOWN, problem
 
+BOOT = "b" + "0" * 32
 CALLS = [
     ("POST", "/v1/jobs", Scope.WRITE),
     ("GET", "/v1/jobs", Scope.READ),
@@ -28,6 +29,10 @@ CALLS = [
     ("HEAD", f"/v1/jobs/{UNKNOWN}/artifacts/config.json", Scope.READ),
     ("POST", "/v1/preflight", Scope.WRITE),
     ("GET", "/v1/formats", Scope.READ),
+    ("GET", "/v1/receipts", Scope.READ),
+    ("GET", "/v1/receipts/chains", Scope.READ),
+    ("GET", f"/v1/receipts/diff?a={BOOT}&b={BOOT}", Scope.READ),
+    ("GET", f"/v1/receipts/{BOOT}", Scope.READ),
     ("GET", "/metrics", Scope.METRICS),
 ]
 
@@ -59,10 +64,13 @@ def test_every_route_is_in_the_table(live: Live, api: httpx.Client) -> None:
         for method in item
         if path not in {"/healthz", "/readyz"}
     }
-    named = {
-        (method, path.partition("?")[0].replace(UNKNOWN, "{job_id}").replace("config.json", "{path}"))
-        for method, path, _ in CALLS
-    }
+    stand_ins = {UNKNOWN: "{job_id}", "config.json": "{path}", BOOT: "{boot}"}
+    named = set()
+    for method, path, _ in CALLS:
+        template = path.partition("?")[0]
+        for value, name in stand_ins.items():
+            template = template.replace(value, name)
+        named.add((method, template))
     assert operations <= named
 
 
