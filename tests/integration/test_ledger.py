@@ -13,7 +13,9 @@ from draftmill.plans import Preflight
 from draftmill.problems import ProblemError
 from draftmill.reports import EventKind
 from draftmill.states import JobState, Outcome, Reason, Stage, StageState
-from draftmill_service.ledger import Claim, LeaseLost, Ledger, Signal, WorkerLedger
+from draftmill_service.ledger import Claim, Filters, LeaseLost, Ledger, Signal, WorkerLedger, scripts
+from draftmill_service.ledger.keys import MAX_EVENTS
+from draftmill_service.ledger.worker_ledger import MAX_LOG_CHARS
 from tests.support import eventually
 
 
@@ -289,3 +291,61 @@ async def test_preflight_is_taken_once_and_answered(ledger: Ledger, worker: Work
     answer = Preflight(ok=False, problem=ProblemError("no-weights", "nothing there").problem)
     worker.answer_preflight(asked, answer)
     assert await ledger.preflight_answer(asked, 5) == answer
+
+
+async def test_one_key_sent_many_times_at_once_makes_one_job(ledger: Ledger) -> None:
+    sent = [ledger.submit(make_spec(), owner="tests", idempotency_key="k") for _ in range(16)]
+    answers = await asyncio.gather(*sent)
+    assert len({job.id for job, _ in answers}) == 1
+    assert [created for _, created in answers].count(True) == 1
+    assert len((await ledger.list(Filters())).items) == 1
+
+
+async def test_claim_whose_reply_was_lost_is_found_again(ledger: Ledger, clean_redis: str) -> None:
+    """The client sends the same command again; it carries the same nonce."""
+    job_id = await queue(ledger)
+    with redis.Redis.from_url(clean_redis, decode_responses=True) as client:
+        script = client.register_script(scripts.load("claim"))
+        first, again, other = (
+            script(args=["draftmill", job_id, "w1", 60_000, nonce]) for nonce in ("one", "one", "two")
+        )
+    assert first == again
+    assert other is None
+    job = await ledger.get(job_id)
+    assert job is not None
+    assert len(job.attempts) == 1
+
+
+async def test_events_of_a_job_are_bounded(ledger: Ledger, worker: WorkerLedger, clean_redis: str) -> None:
+    held = claim(worker, await queue(ledger))
+    with redis.Redis.from_url(clean_redis) as client:
+        script, pipe = client.register_script(scripts.load("log")), client.pipeline(transaction=False)
+        for _ in range(MAX_EVENTS + 1000):
+            script(args=["draftmill", held.job.id, held.fence, "{}"], client=pipe)
+        pipe.execute()
+        # Redis trims whole nodes of the stream, of a hundred entries.
+        assert MAX_EVENTS <= client.xlen(f"draftmill:events:{held.job.id}") < MAX_EVENTS + 200
+    assert worker.finish(held, Outcome.SUCCEEDED)
+    (last,) = (await ledger.events(held.job.id, limit=2 * MAX_EVENTS)).items[-1:]
+    assert last.data["state"] == "succeeded"
+
+
+async def test_long_log_lines_are_cut(ledger: Ledger, worker: WorkerLedger) -> None:
+    held = claim(worker, await queue(ledger))
+    worker.log(held, "info", "x" * 1_000_000)
+    logged = (await ledger.events(held.job.id)).items[-1]
+    assert len(logged.data["message"]) == MAX_LOG_CHARS
+
+
+async def test_many_jobs_are_listed_once_each(ledger: Ledger) -> None:
+    """Filters that leave few of many, over pages; the walk goes on where its budget ended."""
+    ids = [await queue(ledger, labels={"n": str(n % 50)}) for n in range(300)]
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = await ledger.list(Filters(format=Format.FP8, labels=("n=7",)), cursor=cursor, limit=2)
+        seen += [job.id for job in page.items]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert seen == [job_id for n, job_id in enumerate(ids) if n % 50 == 7][::-1]
