@@ -337,8 +337,9 @@ async def test_long_log_lines_are_cut(ledger: Ledger, worker: WorkerLedger) -> N
     assert len(logged.data["message"]) == MAX_LOG_CHARS
 
 
-async def test_many_jobs_are_listed_once_each(ledger: Ledger) -> None:
+async def test_many_jobs_are_listed_once_each(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Filters that leave few of many, over pages; the walk goes on where its budget ended."""
+    monkeypatch.setattr("draftmill_service.ledger.ledger._SCAN", 30)
     ids = [await queue(ledger, labels={"n": str(n % 50)}) for n in range(300)]
     seen: list[str] = []
     cursor = None
