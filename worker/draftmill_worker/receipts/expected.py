@@ -135,10 +135,10 @@ def records(view: EngineView, modules: tuple[BuiltModule, ...]) -> list[tuple[Mo
     """
     asked = {name: built for built in modules for name in built.asked}
     placed = {name: built for built in modules for name in built.placed}
-    names = [module.name for module in view.modules if module.prefix is None]
+    names = [module.name for module in view.modules if not module.prefix]
     by_name = max((placed, asked), key=lambda table: sum(name in table for name in names))
     return [
-        (module, by_name.get(module.name) if module.prefix is None else asked.get(module.prefix))
+        (module, asked.get(module.prefix) if module.prefix else by_name.get(module.name))
         for module in view.modules
     ]
 
