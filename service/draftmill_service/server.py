@@ -1,6 +1,8 @@
 """The API's process: uvicorn around the application."""
 
 import signal
+from contextlib import suppress
+from socket import socket
 from types import FrameType
 
 import uvicorn
@@ -10,7 +12,30 @@ from draftmill_service.logs import log_to_stderr
 from draftmill_service.settings import ServiceSettings
 
 GRACE_SECONDS = 3
-"""How long open requests, event streams among them, may go on after SIGTERM."""
+"""How long open requests may go on after SIGTERM."""
+
+
+class Server(uvicorn.Server):
+    """Tells the application that it stops before it waits for open requests."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._services = (app := create_app(settings)).state.services
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            timeout_graceful_shutdown=GRACE_SECONDS,
+            timeout_keep_alive=30,
+        )
+        super().__init__(config)
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        self._services.stopping.set()
+        await super().shutdown(sockets)
 
 
 def _stop(_: int, __: FrameType | None) -> None:
@@ -18,19 +43,12 @@ def _stop(_: int, __: FrameType | None) -> None:
 
 
 def serve(settings: ServiceSettings) -> None:
-    """Serve until a signal says stop."""
+    """Serve until a signal says stop. SystemExit(1) when it cannot start."""
     log_to_stderr()
     # uvicorn raises the signal once more when it has shut down; a stop that was asked for is no failure.
     signal.signal(signal.SIGTERM, _stop)
-    uvicorn.run(
-        create_app(settings),
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        ws="none",
-        timeout_graceful_shutdown=GRACE_SECONDS,
-        # A peer that sends half a request would hold its connection for ever.
-        timeout_keep_alive=30,
-    )
+    server = Server(settings)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        raise SystemExit(1)

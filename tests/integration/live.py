@@ -6,14 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import uvicorn
 
 from draftmill.plans import Preflight
-from draftmill_service.api.app import create_app
 from draftmill_service.doorbell import make_producer
 from draftmill_service.keyring import Keyring, Scope
 from draftmill_service.ledger import WorkerLedger
 from draftmill_service.ledger.keys import PREFLIGHT_QUEUE, PREFLIGHT_TASK
+from draftmill_service.server import Server
 from draftmill_service.settings import ServiceSettings
 from tests.redis_server import free_port
 from tests.support import eventually
@@ -38,16 +37,7 @@ def live_service(redis_url: str, data_dir: Path, **settings: object) -> Iterator
     """Preflights time out after half a second: no worker is there to answer."""
     wanted = {"redis_url": redis_url, "data_dir": data_dir, "port": free_port(), "preflight_seconds": 0.5, **settings}
     live = Live(ServiceSettings.model_validate(wanted))
-    config = uvicorn.Config(
-        create_app(live.settings),
-        host=live.settings.host,
-        port=live.settings.port,
-        log_config=None,
-        access_log=False,
-        ws="none",
-        timeout_graceful_shutdown=2,
-    )
-    server = uvicorn.Server(config)
+    server = Server(live.settings)
     thread = threading.Thread(target=server.run, name="live service")
     thread.start()
     try:

@@ -1,6 +1,5 @@
 """Events as pages and as a stream of server-sent events."""
 
-import contextlib
 import threading
 import time
 from typing import Any
@@ -24,18 +23,21 @@ class Listener:
 
     def __init__(self, live: Live, path: str, headers: dict[str, str] | None = None) -> None:
         self.seen: list[ServerSentEvent] = []
+        self.cut_off = False
         self._live, self._path, self._headers = live, path, headers or {}
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
 
     def _listen(self) -> None:
-        with (
-            contextlib.suppress(httpx.RemoteProtocolError),
-            self._live.client() as client,
-            connect_sse(client, "GET", self._path, headers=self._headers) as source,
-        ):
-            for event in source.iter_sse():
-                self.seen.append(event)
+        try:
+            with (
+                self._live.client() as client,
+                connect_sse(client, "GET", self._path, headers=self._headers) as source,
+            ):
+                for event in source.iter_sse():
+                    self.seen.append(event)
+        except httpx.RemoteProtocolError:
+            self.cut_off = True
 
     def ended(self) -> bool:
         self._thread.join(0.01)
@@ -103,6 +105,19 @@ def test_stream_of_a_retried_job_goes_on(live: Live, api: httpx.Client, worker: 
     assert states(listener.seen) == ["queued", "canceled", "queued", "running", "succeeded"]
 
 
+def test_any_text_survives_the_stream(live: Live, api: httpx.Client, worker: WorkerLedger) -> None:
+    """Line ends of every kind: a raw one would break the event in two."""
+    text = "a\nb\r\nc\rd\x0be\x0cf\x85g\u2028h\u2029i\x00j \U0001f600 data: x\n\nid: 1-1\n"
+    job_id = submit(api)
+    held = claim(worker, job_id)
+    worker.log(held, "info", text)
+    worker.finish(held, Outcome.SUCCEEDED)
+    listener = Listener(live, f"/v1/jobs/{job_id}/events?stream=true")
+    eventually(listener.ended)
+    (logged,) = [event for event in listener.seen if event.event == "log"]
+    assert Event.model_validate_json(logged.data).data["message"] == text
+
+
 def test_stream_keeps_the_connection_alive(clean_redis: str, tmp_path: Any) -> None:
     with live_service(clean_redis, tmp_path, keepalive_seconds=0.05) as live, live.client() as client:
         path = f"/v1/jobs/{submit(client)}/events?stream=true"
@@ -135,4 +150,6 @@ def test_stream_shuts_down_with_the_service(clean_redis: str, tmp_path: Any) -> 
         eventually(lambda: listener.seen)
         started = time.monotonic()
     assert time.monotonic() - started < 5
+    # The stream was ended, not cut off.
     eventually(listener.ended)
+    assert not listener.cut_off

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib import metadata
+from threading import Event
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -73,6 +74,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         Store(settings.data_dir),
         Archive.of(settings.data_dir),
         metrics,
+        Event(),
     )
     for module in (jobs, events, artifacts, receipts, preflight, system):
         app.include_router(module.router)

@@ -1,6 +1,7 @@
 """What routes ask for."""
 
 from dataclasses import dataclass
+from threading import Event
 from typing import Annotated, NamedTuple, cast
 
 from fastapi import Depends, Path, Request
@@ -23,6 +24,8 @@ class Services:
     store: Store
     archive: Archive
     metrics: Metrics
+    stopping: Event
+    """Set when the process shuts down: what has no end of its own ends then."""
 
 
 class Caller(NamedTuple):

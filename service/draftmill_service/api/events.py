@@ -1,5 +1,6 @@
 """Routes of a job's events, as a page or as a stream."""
 
+import time
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -10,9 +11,8 @@ from starlette.responses import Response
 
 from draftmill._model import Model
 from draftmill.reports import EventKind, EventPage
-from draftmill_service.api.deps import JobId, Reader, answer
+from draftmill_service.api.deps import JobId, Reader, Services, answer
 from draftmill_service.api.problems import documented
-from draftmill_service.ledger import Ledger
 
 router = APIRouter(prefix="/v1/jobs", tags=["events"])
 
@@ -20,6 +20,8 @@ router = APIRouter(prefix="/v1/jobs", tags=["events"])
 StreamId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,16}(-[0-9]{1,16})?$")]
 START = "0"
 EVENT_STREAM = "text/event-stream"
+TICK_SECONDS = 1.0
+"""How long a stream may take to notice that the service stops."""
 
 
 # As FastAPI documents the streams it makes itself.
@@ -74,14 +76,23 @@ async def events(
     await by.cases.get(job_id)
     after = query.after if last_event_id == START else last_event_id
     if query.stream or EVENT_STREAM in request.headers.get("accept", ""):
-        body = _stream(by.cases.ledger, job_id, after, by.services.settings.keepalive_seconds)
+        body = _stream(by.services, job_id, after)
         return EventSourceResponse(body, headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
     return answer(await by.cases.ledger.events(job_id, after, query.limit))
 
 
-async def _stream(ledger: Ledger, job_id: str, after: str, keepalive_seconds: float) -> AsyncIterator[bytes]:
-    async for event in ledger.follow(job_id, after, idle_seconds=keepalive_seconds):
-        if event is None:
-            yield KEEPALIVE_COMMENT
+async def _stream(services: Services, job_id: str, after: str) -> AsyncIterator[bytes]:
+    keepalive = services.settings.keepalive_seconds
+    quiet_since = time.monotonic()
+    async for event in services.cases.ledger.follow(job_id, after, idle_seconds=min(TICK_SECONDS, keepalive)):
+        if services.stopping.is_set():
+            return
+        if event is not None:
+            # ASCII: Unicode's other line ends would break the field into two.
+            data = event.model_dump_json(ensure_ascii=True)
+            yield format_sse_event(data_str=data, event=event.kind, id=event.id)
+        elif time.monotonic() - quiet_since < keepalive:
+            continue
         else:
-            yield format_sse_event(data_str=event.model_dump_json(), event=event.kind, id=event.id)
+            yield KEEPALIVE_COMMENT
+        quiet_since = time.monotonic()
