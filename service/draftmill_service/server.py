@@ -43,7 +43,7 @@ def _stop(_: int, __: FrameType | None) -> None:
 
 
 def serve(settings: ServiceSettings) -> None:
-    """Serve until a signal says stop. SystemExit(1) when it cannot start."""
+    """Serve until a signal says stop. SystemExit, not 0, when it cannot start."""
     log_to_stderr()
     # uvicorn raises the signal once more when it has shut down; a stop that was asked for is no failure.
     signal.signal(signal.SIGTERM, _stop)
