@@ -12,7 +12,8 @@ from draftmill._retry import RetryPolicy
 from draftmill.errors import ProtocolError, TransportError
 from draftmill.jobs import Job
 from draftmill.problems import ProblemError
-from draftmill.reports import Event
+from draftmill.reports import Event, EventKind
+from draftmill.states import DONE
 
 # A stream that stayed open this long was no failure to connect, even when no event came.
 _LASTED_SECONDS = 5.0
@@ -37,6 +38,8 @@ class Follow:
         self._policy = policy
         self._failures = 0
         self._opened = time.monotonic()
+        self._at_end = False
+        self._was_done = False
 
     def call(self) -> Call[None]:
         self._opened = time.monotonic()
@@ -52,7 +55,18 @@ class Follow:
             raise ProtocolError(f"the event stream of {self.job} sent something that is no event: {error}") from error
         self._failures = 0
         self.last_id = message.id or event.id
+        self._at_end = event.kind is EventKind.STATE and event.data.get("state") in DONE
         return event
+
+    def over(self, done: bool) -> bool:
+        """Whether every event was seen, after a stream that ended in order. `done`: the job is, as asked since then.
+
+        A service that stops ends its streams in order too, and the job may end before it answers again: then another
+        stream has the events between.
+        """
+        over = done and (self._at_end or self._was_done)
+        self._was_done = done
+        return over
 
     def lost(self, error: Exception | None) -> float:
         """Seconds to wait before connecting again. Raises TransportError when it was lost too often in a row."""

@@ -121,7 +121,7 @@ class AsyncClient:
                 async with aclosing(self._stream(follow)) as events:
                     async for event in events:
                         yield event
-                if (await self.get(job)).done:
+                if follow.over((await self.get(job)).done):
                     return
             except (httpx.TransportError, DraftmillError) as error:
                 if not may_pass(error):

@@ -128,7 +128,7 @@ class Client:
             lost: Exception | None = None
             try:
                 yield from self._stream(follow)
-                if self.get(job).done:
+                if follow.over(self.get(job).done):
                     return
             except (httpx.TransportError, DraftmillError) as error:
                 if not may_pass(error):
