@@ -138,8 +138,7 @@ def records(view: EngineView, modules: tuple[BuiltModule, ...]) -> list[tuple[Mo
     names = [module.name for module in view.modules if not module.prefix]
     by_name = max((placed, asked), key=lambda table: sum(name in table for name in names))
     return [
-        (module, asked.get(module.prefix) if module.prefix else by_name.get(module.name))
-        for module in view.modules
+        (module, asked.get(module.prefix) if module.prefix else by_name.get(module.name)) for module in view.modules
     ]
 
 
