@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from draftmill import Client, EventKind, Format, JobSpec, JobState, ProblemError, RepoSource, _calls
+from draftmill._calls import Call
 from draftmill.formats import FORMATS
 from draftmill.states import Outcome
 from draftmill_service.api.app import create_app
@@ -82,9 +83,9 @@ def test_what_is_not_there_has_its_problem(client: Any) -> None:
 
 
 def test_the_client_makes_every_call_that_the_api_has(live: Live) -> None:
-    job, path = "j" + "0" * 26, "config.json"
+    job, path, boot = "j" + "0" * 26, "config.json", "b" + "0" * 32
     source = RepoSource(repo="a/b")
-    calls = [
+    calls: list[Call[Any]] = [
         _calls.submit(SPEC),
         _calls.list_jobs(),
         *(
@@ -102,8 +103,18 @@ def test_the_client_makes_every_call_that_the_api_has(live: Live) -> None:
         _calls.artifact(job, path, offset=0, etag="0"),
         _calls.preflight(source, Format.FP8, SPEC.quantize),
         _calls.formats(),
+        _calls.list_receipts(),
+        _calls.receipt(boot),
+        _calls.diff_receipts(boot, boot),
+        _calls.receipt_chains(),
     ]
-    made = {(call.method, call.path.replace(job, "{job_id}").replace(path, "{path}")) for call in calls}
+    stand_ins = ((job, "{job_id}"), (path, "{path}"), (boot, "{boot}"))
+    made = set()
+    for call in calls:
+        template = call.path
+        for value, name in stand_ins:
+            template = template.replace(value, name)
+        made.add((call.method, template))
     documented = {
         (method.upper(), path)
         for path, operations in create_app(live.settings).openapi()["paths"].items()
