@@ -12,6 +12,7 @@ with Client() as client:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from draftmill.benchmarks import Acceptance, Benchmark, EngineArgs, Gate, PromptSet
 from draftmill.errors import DownloadError, DraftmillError, NoServiceError, ProtocolError, TransportError
 from draftmill.formats import FORMATS, Format, FormatSpec
 from draftmill.jobs import Job, JobPage, JobSpec, PathSource, QuantizeOptions, RepoSource
@@ -47,8 +48,10 @@ _LAZY = {
 
 __all__ = [
     "FORMATS",
+    "Acceptance",
     "Artifacts",
     "AsyncClient",
+    "Benchmark",
     "ChainHeads",
     "Check",
     "CheckStatus",
@@ -56,6 +59,7 @@ __all__ = [
     "Download",
     "DownloadError",
     "DraftmillError",
+    "EngineArgs",
     "Event",
     "EventKind",
     "EventPage",
@@ -63,6 +67,7 @@ __all__ = [
     "Fate",
     "Format",
     "FormatSpec",
+    "Gate",
     "Job",
     "JobPage",
     "JobSpec",
@@ -77,6 +82,7 @@ __all__ = [
     "Preflight",
     "Problem",
     "ProblemError",
+    "PromptSet",
     "ProtocolError",
     "QuantizeOptions",
     "Reason",

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from draftmill.benchmarks import ArmName
+from draftmill.benchmarks import Acceptance, ArmName
 from draftmill.connection import Connection
 from draftmill.errors import ProtocolError
 from draftmill.formats import Format, FormatSpec
@@ -149,6 +149,10 @@ def plan(job: Job | str) -> Call[Plan]:
 
 def verify(job: Job | str) -> Call[VerifyReport]:
     return Call("GET", _job_path(job, "verify"), _model(VerifyReport))
+
+
+def acceptance(job: Job | str) -> Call[Acceptance]:
+    return Call("GET", _job_path(job, "acceptance"), _model(Acceptance))
 
 
 def artifacts(job: Job | str) -> Call[Artifacts]:

@@ -18,7 +18,7 @@ from draftmill._part import Part, matches, storing
 from draftmill._paths import places
 from draftmill._retry import RetryPolicy, busy
 from draftmill._watch import Follow, may_pass
-from draftmill.benchmarks import ArmName
+from draftmill.benchmarks import Acceptance, ArmName
 from draftmill.connection import find_connection
 from draftmill.errors import DraftmillError, TransportError
 from draftmill.formats import Format, FormatSpec
@@ -153,6 +153,9 @@ class AsyncClient:
 
     async def verify(self, job: Job | str) -> VerifyReport:
         return await self._do(_calls.verify(job))
+
+    async def acceptance(self, job: Job | str) -> Acceptance:
+        return await self._do(_calls.acceptance(job))
 
     async def artifacts(self, job: Job | str) -> Artifacts:
         return await self._do(_calls.artifacts(job))

@@ -1,12 +1,13 @@
 """Acceptance length measured in an engine: what a job asks for, and what an arm, a comparison and a gate say."""
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, StringConstraints
+from pydantic import Field, JsonValue, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
 from draftmill._model import Model
-from draftmill.jobs import PathSource, RepoSource, Sha256
+from draftmill.sources import PathSource, RepoSource, Sha256
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:/ -]{1,128}$")]
 
@@ -55,8 +56,11 @@ EngineEnv = Literal[
 """Environment variables a job may set for the engine. All are recorded in the receipt."""
 
 
+BUILTIN = "draftmill-1"
+
+
 class PromptSet(Model):
-    """Which prompts are run. One of `builtin`, `path` and `repo`."""
+    """Which prompts are run. One of `builtin`, `path` and `repo`; the set that ships unless told otherwise."""
 
     builtin: Literal["draftmill-1"] | None = None
     path: PathSource | None = None
@@ -72,6 +76,20 @@ class PromptSet(Model):
     max_tokens: Annotated[int, Field(ge=2, le=65_536)] = 128
     chat_template: Literal["auto", "never"] = "auto"
     """`auto` applies the target's chat template where it has one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shipped_by_default(cls, value: Any) -> Any:
+        named = isinstance(value, dict) and any(value.get(name) is not None for name in ("builtin", "path", "repo"))
+        return {**value, "builtin": BUILTIN} if isinstance(value, dict) and not named else value
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if sum(value is not None for value in (self.builtin, self.path, self.repo)) != 1:
+            raise PydanticCustomError("prompt_source", "must have one of `builtin`, `path` and `repo`")
+        if (self.file is None) != (self.repo is None):
+            raise PydanticCustomError("prompt_file", "`file` names the file of `repo`: both or none")
+        return self
 
 
 class Gate(Model):
@@ -91,6 +109,7 @@ class Benchmark(Model):
     prompts: PromptSet = PromptSet(builtin="draftmill-1")
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Prompts in flight together. Above 1 the engine's counters are those of a group of prompts, not of each."""
     repeats: Annotated[int, Field(ge=1, le=10)] = 1
     """Runs of the control; the spread is reported."""
     no_speculation: bool = True
@@ -100,6 +119,8 @@ class Benchmark(Model):
     draft_quantization: Identifier | None = None
     """Overrides what the drafter's own config says; `none` passes nothing."""
     gate: Gate = Gate()
+    fresh: bool = False
+    """Measure every arm in this job, also those measured before under an equal key."""
 
 
 class ArmName(StrEnum):
@@ -123,6 +144,16 @@ class PromptResult(Model):
     prompt_tokens: int
     output_tokens: int
     output_sha256: Sha256
+    """Of the token ids."""
+    counts: Counts | None
+    """None without speculation, and where prompts ran in groups."""
+
+
+class GroupResult(Model):
+    """Prompts of one category that were in flight together, counted as one."""
+
+    ids: tuple[str, ...]
+    category: str
     counts: Counts | None
 
 
@@ -133,6 +164,8 @@ class Arm(Model):
     reused: bool = False
     """Taken from the archive for an equal key."""
     prompts: tuple[PromptResult, ...]
+    groups: tuple[GroupResult, ...] = ()
+    """What was counted: with concurrency 1 each prompt is a group of its own, and listed in `prompts` alone."""
     counts: Counts | None
     """Sum over the measured prompts; None without speculation."""
     al: float | None
@@ -140,8 +173,8 @@ class Arm(Model):
     conditional_acceptance: tuple[float, ...] = ()
     """Acceptance at position i given that positions before it were accepted."""
     output_sha256: Sha256
-    parts_from_none: tuple[str, ...] = ()
-    """Ids of prompts whose output differs from the run without speculation."""
+    parts_from_none: tuple[str, ...] | None = None
+    """Ids of prompts whose output differs from the run without speculation; None where there was none."""
     emulated: bool = False
     runner: str = ""
     boot_seconds: float = 0.0

@@ -19,7 +19,7 @@ from draftmill._part import Part, matches, storing
 from draftmill._paths import places
 from draftmill._retry import RetryPolicy, busy
 from draftmill._watch import Follow, may_pass
-from draftmill.benchmarks import ArmName
+from draftmill.benchmarks import Acceptance, ArmName
 from draftmill.connection import find_connection
 from draftmill.errors import DraftmillError, TransportError
 from draftmill.formats import Format, FormatSpec
@@ -161,6 +161,9 @@ class Client:
 
     def verify(self, job: Job | str) -> VerifyReport:
         return self._do(_calls.verify(job))
+
+    def acceptance(self, job: Job | str) -> Acceptance:
+        return self._do(_calls.acceptance(job))
 
     def artifacts(self, job: Job | str) -> Artifacts:
         """The files of the job's sealed variant with sizes and hashes."""

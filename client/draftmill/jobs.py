@@ -1,25 +1,39 @@
 """The job: what a caller asks for, what it resolves to, and how it goes."""
 
 import re
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, StringConstraints, computed_field
+from pydantic import BeforeValidator, Field, StringConstraints, computed_field
 from pydantic_core import PydanticCustomError
 
 from draftmill._model import Model
+from draftmill.benchmarks import Benchmark, Interval, Verdict
 from draftmill.formats import Format
 from draftmill.problems import Problem
+from draftmill.sources import Commit, Instant, PathSource, Repo, RepoSource, Revision, Sha256
 from draftmill.states import DONE, JobState, Outcome, Reason, Stage, StageState
 
-# The Hub's own rule for names: one optional namespace, no leading or trailing dot or dash.
-_NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
-
-
-def _plain_repo(value: str) -> str:
-    if "--" in value or ".." in value or value.endswith(".git"):
-        raise PydanticCustomError("repo_name", "a repository name has no '--', '..' or '.git' ending")
-    return value
+__all__ = [
+    "JOB_ID",
+    "AcceptanceSummary",
+    "Attempt",
+    "Commit",
+    "Instant",
+    "Job",
+    "JobPage",
+    "JobSpec",
+    "PathSource",
+    "Progress",
+    "QuantizeOptions",
+    "Repo",
+    "RepoSource",
+    "ResolvedSource",
+    "ResolvedSpec",
+    "Revision",
+    "Sha256",
+    "StageRecord",
+    "Summary",
+]
 
 
 def _not_yet(field: str) -> BeforeValidator:
@@ -31,33 +45,10 @@ def _not_yet(field: str) -> BeforeValidator:
     return BeforeValidator(refuse)
 
 
-def _utc(value: datetime) -> datetime:
-    return value.astimezone(UTC)
-
-
-Instant = Annotated[AwareDatetime, AfterValidator(_utc)]
-Repo = Annotated[
-    str, StringConstraints(pattern=rf"^(?:{_NAME}/)?{_NAME}$", max_length=193), AfterValidator(_plain_repo)
-]
-# A branch, tag or commit; git forbids the rest of the characters, and '..' would leave the folder.
-Revision = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_/.+-]{0,127}$")]
 Pattern = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
 LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$")]
 LabelValue = Annotated[str, StringConstraints(max_length=256)]
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-Commit = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 JOB_ID = re.compile(r"^j[0-9a-z]{26}$")
-
-
-class RepoSource(Model):
-    repo: Repo
-    revision: Revision = "main"
-
-
-class PathSource(Model):
-    path: Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^/[^\x00-\x1f]*$")]
-    """Absolute, under a root the operator allows. A training output folder resolves to its newest
-    `exported-checkpoint-<step>`."""
 
 
 class QuantizeOptions(Model):
@@ -78,7 +69,8 @@ class JobSpec(Model):
     quantize: QuantizeOptions = QuantizeOptions()
     head: Annotated[None, _not_yet("head")] = None
     draft_vocab: Annotated[None, _not_yet("draft_vocab")] = None
-    benchmark: Annotated[None, _not_yet("benchmark")] = None
+    benchmark: Benchmark | None = None
+    """Measure the variant in an engine, beside the drafter it was made from."""
     publish: Annotated[None, _not_yet("publish")] = None
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
     deadline: Instant | None = None
@@ -109,7 +101,7 @@ class ResolvedSpec(Model):
 class Progress(Model):
     done: int = Field(ge=0)
     total: int = Field(ge=0)
-    unit: Literal["bytes", "tensors", "files", "checks"]
+    unit: Literal["bytes", "tensors", "files", "checks", "prompts"]
 
 
 class StageRecord(Model):
@@ -129,6 +121,24 @@ class Attempt(Model):
     stages: tuple[StageRecord, ...] = ()
 
 
+class AcceptanceSummary(Model):
+    """What a benchmark of the variant found. The whole is `GET /v1/jobs/{id}/acceptance`."""
+
+    job: str
+    """Whose benchmark it is."""
+    verdict: Verdict
+    """Of that job's gate."""
+    failures: tuple[str, ...] = ()
+    al: float
+    control_al: float
+    change: Interval
+    """Relative change of accepted tokens per draft."""
+    num_speculative_tokens: int
+    emulated: bool
+    receipts: tuple[str, ...]
+    """Boot ids: the variant's, then those of what it was compared with."""
+
+
 class Summary(Model):
     """What a finished job says about its variant. Sizes are header bytes of weight tensors."""
 
@@ -139,6 +149,8 @@ class Summary(Model):
     checks_passed: int
     checks_warned: int
     checks_failed: int
+    acceptance: AcceptanceSummary | None = None
+    """The job's own benchmark; without one, the newest that was ever made of the variant."""
 
 
 class Job(Model):

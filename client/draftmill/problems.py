@@ -126,6 +126,16 @@ KINDS: dict[str, Kind] = {
     # Quantize to seal.
     "non-finite-weights": Kind("A weight holds NaN or Inf", 422),
     "all-zero-weight": Kind("A weight to quantize is all zero", 422),
+    # Bench.
+    "prompts-invalid": Kind("The prompts cannot be read or do not fit the models' window", 422),
+    "draft-length-refused": Kind("The drafter does not draft this many tokens", 422),
+    "remote-code-refused": Kind("The operator does not allow this repository's code to run", 422),
+    "engine-unavailable": Kind("This worker has no engine, or no memory for one", 503),
+    "boot-failed": Kind("The engine did not start, or died", 500),
+    "bench-failed": Kind("The benchmark's arms cannot be compared", 422),
+    "no-drafts": Kind("Nothing was drafted: there is no acceptance length", 422),
+    "receipt-invalid": Kind("A receipt breaks its rules: what ran is not what was asked for", 422),
+    "gate-failed": Kind("The variant failed the gate", 422),
     "source-changed": Kind("The source files changed during the job", 409),
     "verify-failed": Kind("The variant failed its checks", 422),
     "variant-differs": Kind("A rebuild gave other bytes than the sealed variant", 500),

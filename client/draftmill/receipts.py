@@ -7,9 +7,9 @@ from pydantic import Field, JsonValue, StringConstraints
 
 from draftmill._model import Model
 from draftmill.benchmarks import ArmName, Counts
-from draftmill.jobs import Commit, Instant, Sha256
 from draftmill.problems import Offender
 from draftmill.reports import ManifestFile
+from draftmill.sources import Commit, Instant, Sha256
 
 BootId = Annotated[str, StringConstraints(pattern=r"^b[0-9a-f]{32}$")]
 Volatile: dict[str, JsonValue] = {"draftmill:volatile": True}

@@ -33,6 +33,10 @@ class Reason(StrEnum):
     ASSEMBLE_FAILED = "assemble_failed"
     VERIFY_FAILED = "verify_failed"
     SEAL_FAILED = "seal_failed"
+    BENCH_FAILED = "bench_failed"
+    """Nothing was measured that could be trusted."""
+    GATE_FAILED = "gate_failed"
+    """The variant was measured, and is not good enough."""
     INTERNAL = "internal"
 
 
@@ -62,6 +66,8 @@ class Stage(StrEnum):
     ASSEMBLE = "assemble"
     VERIFY = "verify"
     SEAL = "seal"
+    BENCH = "bench"
+    """Only of jobs that ask for a benchmark."""
 
 
 class StageState(StrEnum):

@@ -5,11 +5,14 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from draftmill._model import Model
+from draftmill.benchmarks import Acceptance
 from draftmill.jobs import Job
 from draftmill.plans import Plan
 from draftmill.problems import Problem, ProblemError
 from draftmill.reports import Artifacts, Manifest, ManifestFile, VerifyReport
 from draftmill.states import JobState, Stage
+
+ACCEPTANCE = "acceptance.json"
 
 
 class _StageResult(Model):
@@ -51,6 +54,20 @@ class Store:
             if newest is not None:
                 return newest
         raise _not_ready(job, "verify report")
+
+    def acceptance(self, job: Job) -> Acceptance:
+        """The job's own benchmark, also of a variant that failed its gate; for a job without one that succeeded, the
+        newest of its variant. Raises ProblemError("not-ready")."""
+        if job.resolved_spec is not None:
+            evidence = self._evidence(job.resolved_spec.variant)
+            own = evidence / job.id / ACCEPTANCE
+            if own.is_file():
+                return Acceptance.model_validate_json(own.read_bytes())
+            # Job ids sort by time.
+            newest = max(evidence.glob(f"*/{ACCEPTANCE}"), key=lambda path: path.parent.name, default=None)
+            if newest is not None and job.spec.benchmark is None and job.state is JobState.SUCCEEDED:
+                return Acceptance.model_validate_json(newest.read_bytes())
+        raise _not_ready(job, "benchmark")
 
     def artifacts(self, job: Job) -> Artifacts:
         """The files of the job's sealed variant.

@@ -1,5 +1,6 @@
 """The order of the stages, and what the end of one means for the job."""
 
+from draftmill.jobs import JobSpec
 from draftmill.problems import Problem
 from draftmill.states import Reason, Stage
 
@@ -10,11 +11,27 @@ _REASONS = {
     Stage.ASSEMBLE: Reason.ASSEMBLE_FAILED,
     Stage.VERIFY: Reason.VERIFY_FAILED,
     Stage.SEAL: Reason.SEAL_FAILED,
+    Stage.BENCH: Reason.BENCH_FAILED,
 }
 ORDER = tuple(_REASONS)
-_BY_PROBLEM = {"internal": Reason.INTERNAL, "stage-timeout": Reason.STAGE_TIMEOUT}
-SECRETS: dict[Stage, tuple[str, ...]] = {Stage.PULL: ("HF_TOKEN",)}
+BUILDING = frozenset({Stage.QUANTIZE, Stage.ASSEMBLE, Stage.VERIFY, Stage.SEAL})
+"""Skipped where the variant is in the store already."""
+_BY_PROBLEM = {
+    "internal": Reason.INTERNAL,
+    "stage-timeout": Reason.STAGE_TIMEOUT,
+    "gate-failed": Reason.GATE_FAILED,
+}
+SECRETS: dict[Stage, tuple[str, ...]] = {
+    Stage.PULL: ("HF_TOKEN",),
+    # The chain's head is committed to the ledger; its address may hold a password.
+    Stage.BENCH: ("DRAFTMILL_REDIS_URL",),
+}
 """Environment variables that a stage is handed; no other stage has them."""
+
+
+def stages(spec: JobSpec) -> tuple[Stage, ...]:
+    """Those of a job, in order."""
+    return tuple(stage for stage in ORDER if stage is not Stage.BENCH or spec.benchmark is not None)
 
 
 def reason(stage: Stage, problem: Problem) -> Reason:

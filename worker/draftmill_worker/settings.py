@@ -26,6 +26,10 @@ class StageSettings(Model):
     threads: int = 1
     device: str = "cpu"
     """Where weights are packed: `cpu`, or a CUDA device."""
+    boot_seconds: float = 7200.0
+    """Deadline of one engine boot with its prompts."""
+    trust_remote_code_repos: tuple[str, ...] = ()
+    """Repositories whose own code an engine may run, when a job asks for that."""
 
 
 def _threads() -> int:
@@ -54,8 +58,13 @@ class WorkerSettings(BaseSettings):
     lease_seconds: float = Field(default=10.0, gt=0)
     ledger_patience_seconds: float = Field(default=60.0, ge=0)
     """A job goes on for this long while the ledger cannot be reached: nobody else can claim it meanwhile."""
+    boot_seconds: float = Field(default=7200.0, gt=0)
+    trust_remote_code_repos: str = ""
+    """Separated by commas."""
     stage_seconds: float = Field(default=3600.0, gt=0)
-    """Deadline of every stage but pull."""
+    """Deadline of every stage but pull and bench."""
+    bench_seconds: float = Field(default=12 * 3600.0, gt=0)
+    """Deadline of bench, all its boots together."""
     pull_seconds: float = Field(default=6 * 3600.0, gt=0)
     """Deadline of pull, which has its own watchdog for a stalled download."""
     drain_seconds: float = Field(default=8.0, ge=0)
@@ -81,8 +90,10 @@ class WorkerSettings(BaseSettings):
             link_local=self.link_local,
             threads=self.threads,
             device=self.device,
+            boot_seconds=self.boot_seconds,
+            trust_remote_code_repos=tuple(name for name in self.trust_remote_code_repos.split(",") if name),
         )
 
     def deadline(self, stage: Stage) -> float:
         """Seconds the stage may take."""
-        return self.pull_seconds if stage is Stage.PULL else self.stage_seconds
+        return {Stage.PULL: self.pull_seconds, Stage.BENCH: self.bench_seconds}.get(stage, self.stage_seconds)

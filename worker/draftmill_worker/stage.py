@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 PROGRESS_SECONDS = 0.2
 MESSAGE_CHARS = 4000
 Level = Literal["info", "warning", "error"]
-Unit = Literal["bytes", "tensors", "files", "checks"]
+Unit = Literal["bytes", "tensors", "files", "checks", "prompts"]
 
 
 class StageRequest(Model):
@@ -57,6 +57,15 @@ class StageRequest(Model):
 
 def stage_folder(data_dir: Path, job: str, attempt: int, stage: Stage) -> Path:
     return data_dir / "jobs" / job / str(attempt) / stage.value
+
+
+class FailedError(Exception):
+    """A stage that failed, and still has something to give back."""
+
+    def __init__(self, problem: Problem, value: dict[str, Any]) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
+        self.value = value
 
 
 class StageResult(Model):
@@ -110,6 +119,9 @@ def execute(run: Run, request: StageRequest, result_path: Path, send: Send) -> S
         value = run(request, SendingReporter(send))
     except ProblemError as error:
         problem = error.problem
+        logger.warning("%s", error)
+    except FailedError as error:
+        value, problem = error.value, error.problem
         logger.warning("%s", error)
     except OSError as error:
         problem = _problem(error)

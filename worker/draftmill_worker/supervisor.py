@@ -123,6 +123,11 @@ class Supervisor:
         logger.info("job %s %s%s", claim.job.id, ending.outcome, "" if counted else ", which does not count")
 
 
+def _summary(value: dict[str, Any]) -> Summary | None:
+    summary = value.get("summary")
+    return None if summary is None else Summary.model_validate(summary)
+
+
 class Attempt:
     """The stages of one attempt."""
 
@@ -141,8 +146,8 @@ class Attempt:
         """Raises StoppedError and LeaseLost; the stage process is gone by then."""
         results: Results = {}
         cached = False
-        for stage in pipeline.ORDER:
-            if cached:
+        for stage in pipeline.stages(self._job.spec):
+            if cached and stage in pipeline.BUILDING:
                 self._record(stage, StageState.SKIPPED)
                 continue
             ending = self._stage(stage, results)
@@ -150,8 +155,8 @@ class Attempt:
                 return ending
             if stage is Stage.PLAN:
                 cached = self._resolve(results[stage])
-        summary = results[Stage.PLAN if cached else Stage.SEAL]["summary"]
-        return Ending(Outcome.SUCCEEDED, summary=Summary.model_validate(summary), cached=cached)
+        last = Stage.BENCH if Stage.BENCH in results else Stage.PLAN if cached else Stage.SEAL
+        return Ending(Outcome.SUCCEEDED, summary=_summary(results[last]), cached=cached)
 
     def _resolve(self, planned: dict[str, Any]) -> bool:
         """Record what the plan resolved the spec to; whether its variant is in the store already."""
@@ -169,7 +174,8 @@ class Attempt:
         logger.info("job %s stage %s took %.3f s", self._job.id, stage, time.monotonic() - started)
         if result.problem is not None:
             self._record(stage, StageState.FAILED)
-            return Ending(Outcome.FAILED, pipeline.reason(stage, result.problem), result.problem)
+            reason = pipeline.reason(stage, result.problem)
+            return Ending(Outcome.FAILED, reason, result.problem, _summary(result.value))
         results[stage] = result.value
         self._record(stage, StageState.SUCCEEDED)
         return None

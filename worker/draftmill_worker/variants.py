@@ -4,15 +4,17 @@ A variant is addressed by what decides its bytes. It appears by one rename, afte
 """
 
 import fcntl
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from draftmill.benchmarks import Acceptance
 from draftmill.digests import digest
 from draftmill.formats import Format
-from draftmill.jobs import QuantizeOptions, Summary
+from draftmill.jobs import AcceptanceSummary, QuantizeOptions, Summary
 from draftmill.plans import Fate, Plan
 from draftmill.problems import Offender, ProblemError
 from draftmill.reports import CheckStatus, Manifest, VerifyReport
@@ -50,6 +52,22 @@ def summarize(plan: Plan, report: VerifyReport) -> Summary:
     )
 
 
+def summarize_acceptance(job: str, acceptance: Acceptance) -> AcceptanceSummary:
+    variant, control = acceptance.variant, acceptance.control
+    others = [control, *acceptance.control_repeats, *([acceptance.none] if acceptance.none else [])]
+    return AcceptanceSummary(
+        job=job,
+        verdict=acceptance.gate.verdict,
+        failures=acceptance.gate.failures,
+        al=variant.al or 1.0,
+        control_al=control.al or 1.0,
+        change=acceptance.change,
+        num_speculative_tokens=acceptance.benchmark.num_speculative_tokens,
+        emulated=variant.emulated,
+        receipts=(variant.receipt, *(arm.receipt for arm in others)),
+    )
+
+
 class Sealed(NamedTuple):
     manifest: Manifest
     adopted: bool
@@ -73,6 +91,18 @@ class VariantStore:
         write_atomic(folder / "verify.json", report.model_dump_json(by_alias=True, indent=1).encode())
         sync(self.evidence)
 
+    def write_acceptance(self, job: str, acceptance: Acceptance, profile: Mapping[str, object]) -> None:
+        """Keep what a benchmark found, also of a variant that failed its gate."""
+        folder = self.evidence / job
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / "acceptance.json", acceptance.model_dump_json(by_alias=True, indent=1).encode())
+        write_atomic(folder / "profile.json", json.dumps(profile, indent=1).encode())
+        sync(self.evidence)
+
+    def manifest(self) -> Manifest:
+        """Of the sealed variant."""
+        return Manifest.model_validate_json(self._manifest_path.read_bytes())
+
     def find(self) -> Summary | None:
         """What the newest report says of the sealed variant; None when there is none that may be served.
 
@@ -86,7 +116,14 @@ class VariantStore:
             return None
         self._check_sizes()
         plan = Plan.model_validate_json((self.folder / PLAN).read_bytes())
-        return summarize(plan, report)
+        return summarize(plan, report).model_copy(update={"acceptance": self._newest_acceptance()})
+
+    def _newest_acceptance(self) -> AcceptanceSummary | None:
+        """A variant that failed a gate is never served without saying so."""
+        path = max(self.evidence.glob("*/acceptance.json"), key=lambda path: path.parent.name, default=None)
+        if path is None:
+            return None
+        return summarize_acceptance(path.parent.name, Acceptance.model_validate_json(path.read_bytes()))
 
     def _newest_report(self) -> VerifyReport | None:
         # Job ids sort by time.
@@ -94,7 +131,7 @@ class VariantStore:
         return None if path is None else VerifyReport.model_validate_json(path.read_bytes())
 
     def _check_sizes(self) -> None:
-        manifest = Manifest.model_validate_json(self._manifest_path.read_bytes())
+        manifest = self.manifest()
         offenders = []
         for file in manifest.files:
             path = self.folder / file.path

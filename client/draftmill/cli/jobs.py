@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from draftmill.cli import text
+from draftmill.cli.acceptance_text import acceptance_lines
 from draftmill.cli.options import JobId, Json
 from draftmill.cli.output import Output
 from draftmill.cli.watching import watch as watch_job
@@ -87,6 +88,14 @@ def plan(job: JobId, json: Json = False) -> None:
     with Client() as client:
         found = client.plan(job)
     Output(json).result(found, *text.plan_lines(found))
+
+
+@app.command()
+def acceptance(job: JobId, json: Json = False) -> None:
+    """Show the benchmark of the job's variant: acceptance length beside its control, and the gate's verdict."""
+    with Client() as client:
+        found = client.acceptance(job)
+    Output(json).result(found, *acceptance_lines(found))
 
 
 @app.command()

@@ -10,14 +10,16 @@ _FORMATS = ", ".join(FORMATS)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (or JSON lines) instead of text.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
-Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="REPO|PATH",
-        help="A Hub repository (org/drafter), or a checkpoint folder on the service's machine (starts with / . or ~).",
-    ),
-]
-FormatName = Annotated[str, typer.Option("--format", "-f", metavar="FORMAT", help=f"One of {_FORMATS}.")]
+_SOURCE = typer.Argument(
+    metavar="REPO|PATH",
+    help="A Hub repository (org/drafter), or a checkpoint folder on the service's machine (starts with / . or ~).",
+)
+_FORMAT = typer.Option("--format", "-f", metavar="FORMAT", help=f"One of {_FORMATS}.")
+Source = Annotated[str, _SOURCE]
+OptionalSource = Annotated[str | None, _SOURCE]
+"""A recipe may name it."""
+FormatName = Annotated[str, _FORMAT]
+OptionalFormat = Annotated[str | None, _FORMAT]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the repository.  [default: main]")]
 Exclude = Annotated[
     list[str], typer.Option(metavar="PATTERN", help="Keep tensors whose names match, such as '*fc*'. May be repeated.")

@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from draftmill.cli.recipe import read_recipe
 from draftmill.jobs import JobSpec, PathSource, RepoSource
 from draftmill.problems import Offender, ProblemError
 
 _DURATION = re.compile(r"(\d{1,6})([smhd])")
+TARGET = "--target"
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _OPTIONS = {
     "repo": "REPO",
@@ -22,6 +24,13 @@ _OPTIONS = {
     "dtype": "--dtype",
     "labels": "--label",
     "deadline": "--deadline",
+    "num_speculative_tokens": "--num-speculative-tokens",
+    "max_al_drop": "--max-al-drop",
+    "min_al": "--min-al",
+    "min_control_al": "--min-control-al",
+    "categories": "--category",
+    "limit": "--prompt-limit",
+    "max_tokens": "--max-tokens",
 }
 
 # What the models' patterns ask for, in words.
@@ -40,11 +49,26 @@ class UsageProblemError(ProblemError):
         super().__init__("invalid-request", detail, offenders)
 
 
+class BenchmarkWords(NamedTuple):
+    """What `submit` takes about the benchmark, as typed. None is what was not said."""
+
+    target: str | None = None
+    target_revision: str | None = None
+    num_speculative_tokens: int | None = None
+    max_al_drop: float | None = None
+    min_al: float | None = None
+    min_control_al: float | None = None
+    prompts: str | None = None
+    categories: tuple[str, ...] = ()
+    prompt_limit: int | None = None
+    max_tokens: int | None = None
+
+
 class Request(NamedTuple):
     """What `submit` and `preflight` take, as typed."""
 
-    source: str
-    format: str
+    source: str | None
+    format: str | None
     revision: str | None = None
     exclude: tuple[str, ...] = ()
     lm_head: bool = False
@@ -52,6 +76,8 @@ class Request(NamedTuple):
     dtype: str = "bfloat16"
     labels: tuple[str, ...] = ()
     deadline: str | None = None
+    benchmark: BenchmarkWords = BenchmarkWords()
+    recipe: str | None = None
 
 
 def is_path(source: str) -> bool:
@@ -89,35 +115,97 @@ def _offenders(error: ValidationError) -> list[Offender]:
     return found
 
 
-def _source(request: Request, offenders: list[Offender]) -> RepoSource | PathSource | None:
+def _source(
+    words: str, revision: str | None, names: tuple[str, str], offenders: list[Offender]
+) -> dict[str, Any] | None:
+    """`names` of the argument and of its revision's option, for what is wrong with them."""
+    where, revised = names
     try:
-        if not is_path(request.source):
-            return RepoSource(repo=request.source, revision=request.revision or "main")
-        if request.revision is not None:
-            offenders.append(Offender(where="--revision", message="a path has no revision", value=request.revision))
-        return PathSource(path=str(Path(request.source).expanduser().resolve()))
+        if not is_path(words):
+            return RepoSource(repo=words, revision=revision or "main").model_dump()
+        if revision is not None:
+            offenders.append(Offender(where=revised, message="a path has no revision", value=revision))
+        return PathSource(path=str(Path(words).expanduser().resolve())).model_dump()
     except ValidationError as error:
-        offenders += _offenders(error)
+        for offender in _offenders(error):
+            name = {"--revision": revised}.get(offender.where, where if where == TARGET else offender.where)
+            offenders.append(offender.model_copy(update={"where": name}))
         return None
+
+
+def _given(words: BenchmarkWords) -> dict[str, Any]:
+    """The parts of a benchmark that were said, by the spec's own names."""
+    prompts: dict[str, Any] = {"categories": words.categories or None}
+    prompts |= {"limit": words.prompt_limit, "max_tokens": words.max_tokens}
+    if words.prompts is not None:
+        prompts |= (
+            {"path": {"path": str(Path(words.prompts).expanduser().resolve())}}
+            if is_path(words.prompts)
+            else {"builtin": words.prompts}
+        )
+    gate = {"max_al_drop": words.max_al_drop, "min_al": words.min_al, "min_control_al": words.min_control_al}
+    said = {"prompts": _said(prompts), "gate": _said(gate), "num_speculative_tokens": words.num_speculative_tokens}
+    return {name: value for name, value in said.items() if value not in (None, {})}
+
+
+def _said(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _merged(under: Any, over: dict[str, Any]) -> dict[str, Any]:
+    """`over` wins, mapping by mapping."""
+    merged = dict(under) if isinstance(under, dict) else {}
+    for name, value in over.items():
+        merged[name] = _merged(merged.get(name), value) if isinstance(value, dict) else value
+    return merged
+
+
+def _benchmark(request: Request, recipe: dict[str, Any], offenders: list[Offender]) -> dict[str, Any] | None:
+    words = request.benchmark
+    given = _given(words)
+    if words.target is not None:
+        names = (TARGET, "--target-revision")
+        given["target"] = _source(words.target, words.target_revision, names, offenders) or {"repo": "unknown"}
+    known: Any = recipe.get("benchmark")
+    if not given:
+        return known  # type: ignore[no-any-return]
+    if "target" not in given and not (isinstance(known, dict) and "target" in known):
+        offenders.append(Offender(where=TARGET, message="a benchmark needs a target"))
+        given["target"] = {"repo": "unknown"}
+    # A target is one thing: parts of two do not mix.
+    under = {name: value for name, value in (known or {}).items() if name != "target" or "target" not in given}
+    return _merged(under, given)
+
+
+def _fields(request: Request, recipe: dict[str, Any], now: datetime, offenders: list[Offender]) -> dict[str, Any]:
+    """Of the spec: the recipe's, and over them what was typed."""
+    fields: dict[str, Any] = dict(recipe)
+    if request.source is not None:
+        # Stands in for a source that was found wrong, so that the rest is checked too.
+        unknown = {"repo": "unknown"}
+        fields["source"] = _source(request.source, request.revision, ("REPO|PATH", "--revision"), offenders) or unknown
+    if request.format is not None:
+        fields["format"] = request.format.lower()
+    for name, option in (("source", "REPO|PATH"), ("format", "--format")):
+        if name not in fields:
+            offenders.append(Offender(where=option, message="is missing"))
+            fields[name] = {"source": {"repo": "unknown"}, "format": "fp8"}[name]
+    typed = {"exclude": request.exclude, "lm_head": request.lm_head, "scales": request.scales, "dtype": request.dtype}
+    defaults = Request._field_defaults
+    quantize = {name: value for name, value in typed.items() if not recipe or value != defaults[name]}
+    fields["quantize"] = _merged(recipe.get("quantize"), quantize)
+    fields["labels"] = _merged(recipe.get("labels"), _labels(request.labels, offenders))
+    if request.deadline is not None or "deadline" not in recipe:
+        fields["deadline"] = _deadline(request.deadline, now)
+    fields["benchmark"] = _benchmark(request, recipe, offenders)
+    return fields
 
 
 def job_spec(request: Request, now: datetime | None = None) -> JobSpec:
     """Raises UsageProblemError with every option that is wrong."""
     offenders: list[Offender] = []
-    source = _source(request, offenders)
-    fields: dict[str, Any] = {
-        # Stands in for a source that was found wrong, so that the rest is checked too.
-        "source": source or RepoSource(repo="unknown"),
-        "format": request.format.lower(),
-        "quantize": {
-            "exclude": request.exclude,
-            "lm_head": request.lm_head,
-            "scales": request.scales,
-            "dtype": request.dtype,
-        },
-        "labels": _labels(request.labels, offenders),
-        "deadline": _deadline(request.deadline, now or datetime.now(UTC)),
-    }
+    recipe = read_recipe(request.recipe, offenders)
+    fields = _fields(request, recipe, now or datetime.now(UTC), offenders)
     try:
         spec = JobSpec.model_validate(fields)
     except ValidationError as error:

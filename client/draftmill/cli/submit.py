@@ -5,19 +5,43 @@ from typing import Annotated
 import typer
 
 from draftmill.cli import text
+from draftmill.cli.benchmark_options import (
+    Categories,
+    MaxDrop,
+    MaxTokens,
+    MinControl,
+    MinLength,
+    PromptLimit,
+    Prompts,
+    Recipe,
+    Target,
+    TargetRevision,
+    Tokens,
+)
 from draftmill.cli.exits import ExitCode
-from draftmill.cli.options import Dtype, Exclude, FormatName, Json, LmHead, Revision, Scales, Source
+from draftmill.cli.options import (
+    Dtype,
+    Exclude,
+    FormatName,
+    Json,
+    LmHead,
+    OptionalFormat,
+    OptionalSource,
+    Revision,
+    Scales,
+    Source,
+)
 from draftmill.cli.output import Output, size
-from draftmill.cli.request import Request, job_spec
+from draftmill.cli.request import BenchmarkWords, Request, job_spec
 from draftmill.cli.watching import watch
 from draftmill.client import Client
 from draftmill.problems import ProblemError
 
 
 def submit(
-    source: Source,
+    source: OptionalSource = None,
     *,
-    format: FormatName,
+    format: OptionalFormat = None,
     revision: Revision = None,
     exclude: Exclude = [],  # noqa: B006 -- typer copies it
     lm_head: LmHead = False,
@@ -32,6 +56,17 @@ def submit(
             metavar="TIME", help="The job expires when it is not done by then: 30m, 2h, 1d, or a time with zone."
         ),
     ] = None,
+    target: Target = None,
+    target_revision: TargetRevision = None,
+    num_speculative_tokens: Tokens = None,
+    max_al_drop: MaxDrop = None,
+    min_al: MinLength = None,
+    min_control_al: MinControl = None,
+    prompts: Prompts = None,
+    category: Categories = [],  # noqa: B006
+    prompt_limit: PromptLimit = None,
+    max_tokens: MaxTokens = None,
+    recipe: Recipe = None,
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="The same key again gives the same job, not another.")
     ] = None,
@@ -40,16 +75,44 @@ def submit(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Queue a job that quantizes a drafter.
+    """Queue a job that quantizes a drafter, and measures it where a target is named.
 
     \b
     Examples:
       draftmill submit org/drafter --format fp8_pc_pt --wait
       draftmill submit org/drafter -f nvfp4 --revision v2 --exclude '*fc*' --label team=serving
       draftmill submit ./outputs/run-7 -f fp8 --deadline 2h --json
+      draftmill submit org/drafter -f nvfp4 --target org/target --num-speculative-tokens 7 --max-al-drop 0.05
+      draftmill submit --recipe recipes/dspark-qwen3-8b.yaml --wait
     """
     output = Output(json)
-    spec = job_spec(Request(source, format, revision, tuple(exclude), lm_head, scales, dtype, tuple(label), deadline))
+    benchmark = BenchmarkWords(
+        target,
+        target_revision,
+        num_speculative_tokens,
+        max_al_drop,
+        min_al,
+        min_control_al,
+        prompts,
+        tuple(category),
+        prompt_limit,
+        max_tokens,
+    )
+    spec = job_spec(
+        Request(
+            source,
+            format,
+            revision,
+            tuple(exclude),
+            lm_head,
+            scales,
+            dtype,
+            tuple(label),
+            deadline,
+            benchmark,
+            recipe,
+        )
+    )
     with Client() as client:
         job = client.submit(spec, idempotency_key=idempotency_key)
         if not wait:

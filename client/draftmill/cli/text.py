@@ -3,6 +3,7 @@
 from collections import Counter
 from datetime import datetime
 
+from draftmill.cli.acceptance_text import summary_lines
 from draftmill.cli.output import columns, plain, size
 from draftmill.formats import FORMATS
 from draftmill.jobs import Attempt, Job, PathSource, RepoSource, StageRecord
@@ -75,6 +76,8 @@ def job_lines(job: Job) -> list[str]:
             f"checks     {summary.checks_passed} passed, {summary.checks_warned} warned,"
             f" {summary.checks_failed} failed",
         ]
+    if job.summary is not None and job.summary.acceptance is not None:
+        lines += summary_lines(job.summary.acceptance, job.id)
     if job.problem is not None:
         lines += problem_lines(job.problem)
     lines += map(_attempt, job.attempts)

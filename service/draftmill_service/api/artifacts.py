@@ -7,6 +7,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from draftmill.benchmarks import Acceptance
 from draftmill.plans import Plan
 from draftmill.problems import ProblemError
 from draftmill.reports import Artifacts, VerifyReport
@@ -36,6 +37,18 @@ async def plan(job_id: JobId, by: Reader) -> Response:
 async def verify(job_id: JobId, by: Reader) -> Response:
     job = await by.cases.get(job_id)
     return answer(await run_in_threadpool(by.store.verify_report, job))
+
+
+@router.get(
+    "/acceptance",
+    operation_id="job_acceptance",
+    summary="Acceptance length beside the control, and the gate's verdict",
+    response_model=Acceptance,
+    responses=_NONE_YET,
+)
+async def acceptance(job_id: JobId, by: Reader) -> Response:
+    job = await by.cases.get(job_id)
+    return answer(await run_in_threadpool(by.store.acceptance, job))
 
 
 @router.get(

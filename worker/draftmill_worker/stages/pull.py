@@ -1,39 +1,71 @@
 """Pull: the source's files, read-only under `sources/`, hashed and checked."""
 
+from collections.abc import Callable
 from typing import Any
 
+from draftmill.benchmarks import Benchmark
 from draftmill.digests import digest
-from draftmill.jobs import PathSource
+from draftmill.jobs import PathSource, RepoSource
 from draftmill_worker import stage
+from draftmill_worker.bench.prompts import load as load_prompts
+from draftmill_worker.checkpoint.checkpoint import Checkpoint
+from draftmill_worker.checkpoint.families import detect
 from draftmill_worker.checkpoint.identity import fingerprint
 from draftmill_worker.pull import LocalSettings, Pulled, pull_path, pull_repo
+from draftmill_worker.pull.prompts import bring_prompts
 from draftmill_worker.stages.hub import hub_settings
 
+Source = RepoSource | PathSource
 
-def _pull(request: stage.StageRequest, report: stage.Reporter) -> Pulled:
-    source, settings, sources = request.spec.source, request.settings, request.data_dir / "sources"
+
+def _pull(
+    request: stage.StageRequest, report: stage.Reporter, source: Source, check: Callable[[Checkpoint], object]
+) -> Pulled:
+    settings, sources = request.settings, request.data_dir / "sources"
 
     def progress(done: int, total: int) -> None:
         report.progress(done, total, "bytes")
 
     if isinstance(source, PathSource):
         local = LocalSettings(link=settings.link_local, disk_budget_bytes=settings.disk_budget_bytes)
-        return pull_path(source.path, settings.allowed_roots, sources, local, progress)
-    return pull_repo(source.repo, source.revision, sources, hub_settings(settings), progress)
+        return pull_path(source.path, settings.allowed_roots, sources, local, progress, check=check)
+    return pull_repo(source.repo, source.revision, sources, hub_settings(settings), progress, check=check)
+
+
+def _any(checkpoint: Checkpoint) -> None:
+    """A target may be of any kind: the engine decides."""
+    del checkpoint
+
+
+def _described(pulled: Pulled) -> dict[str, Any]:
+    return {
+        "folder": str(pulled.folder),
+        "repo": pulled.repo,
+        "commit": pulled.commit,
+        "manifest": pulled.manifest.model_dump(mode="json"),
+    }
+
+
+def _for_benchmark(request: stage.StageRequest, report: stage.Reporter, benchmark: Benchmark) -> dict[str, Any]:
+    """What a benchmark needs beside the drafter: found wanting before anything is built."""
+    prompts = bring_prompts(benchmark.prompts, request.data_dir / "sources", request.settings)
+    load_prompts(benchmark.prompts, prompts)
+    target = _pull(request, report, benchmark.target, _any)
+    return {"target": _described(target), "prompts": None if prompts is None else str(prompts)}
 
 
 def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
-    pulled = _pull(request, report)
+    benchmark = request.spec.benchmark
+    extra = {} if benchmark is None else _for_benchmark(request, report, benchmark)
+    pulled = _pull(request, report, request.spec.source, detect)
     for note in pulled.notes:
         report.log("warning", note)
     size = sum(file.size for file in pulled.manifest.files)
     report.progress(size, size, "bytes")
     report.log("info", "source was here already" if pulled.cached else "source pulled")
     return {
-        "folder": str(pulled.folder),
-        "repo": pulled.repo,
-        "commit": pulled.commit,
-        "manifest": pulled.manifest.model_dump(mode="json"),
+        **_described(pulled),
+        **extra,
         "manifest_sha256": digest(pulled.manifest),
         "identity": fingerprint(pulled.folder),
     }
