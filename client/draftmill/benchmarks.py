@@ -1,7 +1,7 @@
 """Acceptance length measured in an engine: what a job asks for, and what an arm, a comparison and a gate say."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
@@ -56,11 +56,8 @@ EngineEnv = Literal[
 """Environment variables a job may set for the engine. All are recorded in the receipt."""
 
 
-BUILTIN = "draftmill-1"
-
-
 class PromptSet(Model):
-    """Which prompts are run. One of `builtin`, `path` and `repo`; the set that ships unless told otherwise."""
+    """Which prompts are run: `builtin`, `path` or `repo`; draftmill-1, which ships, when none is named."""
 
     builtin: Literal["draftmill-1"] | None = None
     path: PathSource | None = None
@@ -77,16 +74,10 @@ class PromptSet(Model):
     chat_template: Literal["auto", "never"] = "auto"
     """`auto` applies the target's chat template where it has one."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _shipped_by_default(cls, value: Any) -> Any:
-        named = isinstance(value, dict) and any(value.get(name) is not None for name in ("builtin", "path", "repo"))
-        return {**value, "builtin": BUILTIN} if isinstance(value, dict) and not named else value
-
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if sum(value is not None for value in (self.builtin, self.path, self.repo)) != 1:
-            raise PydanticCustomError("prompt_source", "must have one of `builtin`, `path` and `repo`")
+        if sum(value is not None for value in (self.builtin, self.path, self.repo)) > 1:
+            raise PydanticCustomError("prompt_source", "must have only one of `builtin`, `path` and `repo`")
         if (self.file is None) != (self.repo is None):
             raise PydanticCustomError("prompt_file", "`file` names the file of `repo`: both or none")
         return self

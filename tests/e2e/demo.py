@@ -10,7 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-from draftmill import Client, EventKind, Format, Job, JobSpec, JobState, RepoSource
+from draftmill import Benchmark, Client, EventKind, Format, Gate, Job, JobSpec, JobState, PromptSet, RepoSource
+from draftmill.benchmarks import Verdict
+from draftmill.cli.acceptance_text import acceptance_lines
 from draftmill.cli.output import size
 from draftmill.cli.text import event_line, format_lines, job_lines, plan_lines, source, verify_lines
 from tests.e2e.embedded import Up, standin
@@ -19,7 +21,16 @@ ROOT = Path(__file__).parents[2]
 DATA = ROOT / ".draftmill" / "demo"
 REPO = "demo/eagle3-drafter"
 DRAFTER = ROOT / "tests" / "fixtures" / "models" / "eagle3"
+TARGET_REPO = "demo/target"
+TARGET = DRAFTER.with_name("target")
 SPEC = JobSpec(source=RepoSource(repo=REPO), format=Format.FP8_PC_PT, labels={"from": "demo"})
+BENCHMARK = Benchmark(
+    target=RepoSource(repo=TARGET_REPO),
+    num_speculative_tokens=3,
+    prompts=PromptSet(builtin="draftmill-1", limit=20, max_tokens=64),
+    # Twenty prompts leave an interval of several percent.
+    gate=Gate(max_al_drop=0.15, min_control_al=2.0),
+)
 
 
 class WrongError(Exception):
@@ -90,6 +101,27 @@ def download(client: Client, job: Job) -> None:
     print(f"{len(done.artifacts.files)} files, {size(done.received_bytes)}, every SHA-256 right, in {folder}")
 
 
+def compare(client: Client, up: Up) -> None:
+    title(f"Job 3: acceptance length of that variant beside its control, in vLLM, on {TARGET_REPO}")
+    print("three boots, each a process of its own: the target alone, with the bf16 drafter, with the variant")
+    job, seconds = mill(client, SPEC.model_copy(update={"benchmark": BENCHMARK}))
+    found = client.acceptance(job)
+    show(acceptance_lines(found))
+    print(f"measured in {seconds:.1f} s")
+    arms = [arm for arm in (found.none, found.control, found.variant) if arm is not None]
+    must(len(arms) == 3, "an arm is missing")
+    must(not any(arm.parts_from_none for arm in arms), "speculation changed the output")
+    must(found.gate.verdict is Verdict.PASSED, "the variant failed its gate")
+    title("The receipts of these boots, and the proof that nobody changed them")
+    for arm in arms:
+        receipt = client.receipt(arm.receipt)
+        print(f"  {arm.receipt} {arm.name}: {len(receipt.rules)} rules hold, {receipt.engine_build}")
+        must(all(rule.passed for rule in receipt.rules), f"receipt {arm.receipt} breaks a rule")
+    verified = up.run("receipts", "verify")
+    print(verified.stdout.strip() or verified.stderr.strip())
+    must(verified.returncode == 0, "the archive of receipts is not as it was left")
+
+
 def run(hub: str) -> None:
     title(f"Starting Redis, the API and one worker in {DATA}")
     with Up(DATA, hub) as up, up.client() as client:
@@ -113,6 +145,7 @@ def run(hub: str) -> None:
         must(again.resolved_spec == job.resolved_spec, "the second job resolved to another variant")
         must(seconds < 1.0, f"the answer from the store took {seconds:.2f} s, not under a second")
         print(f"succeeded in {seconds:.2f} s, answered from the content-addressed store: nothing was built again")
+        compare(client, up)
         title("Stopping")
         must(up.stop() == 0, "draftmill up did not stop cleanly")
     print("stopped cleanly; everything is kept, and the next `make demo` answers from the store at once")
@@ -120,7 +153,7 @@ def run(hub: str) -> None:
 
 def main() -> int:
     try:
-        with standin({REPO: DRAFTER}) as hub:
+        with standin({REPO: DRAFTER, TARGET_REPO: TARGET}) as hub:
             run(hub)
     except (WrongError, AssertionError) as error:
         print(f"\nThe demo failed: {error}", file=sys.stderr)

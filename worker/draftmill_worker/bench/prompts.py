@@ -17,6 +17,7 @@ from draftmill.problems import Offender, ProblemError
 MAX_BYTES = 64 << 20
 MAX_PROMPTS = 100_000
 NO_CATEGORY = "all"
+SHIPPED = "draftmill-1"
 
 
 class Message(Model):
@@ -47,7 +48,7 @@ def load(asked: PromptSet, file: Path | None) -> tuple[Prompt, ...]:
     Raises ProblemError("prompts-invalid") with every line that is wrong.
     """
     if file is None:
-        shipped = resources.files("draftmill_worker.bench") / "prompt_sets" / f"{asked.builtin}.jsonl"
+        shipped = resources.files("draftmill_worker.bench") / "prompt_sets" / f"{asked.builtin or SHIPPED}.jsonl"
         data = shipped.read_bytes()
     else:
         data = _bounded(file)
