@@ -1,6 +1,7 @@
 """Random source checkpoints with each kind of file a source can have beside its weights."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from torch import Tensor
 
 from draftmill.plans import Family
 from tests.fixtures.synthetic import Layout, build
@@ -20,13 +22,15 @@ BLOCK = 4
 UNEVEN = {"*v_proj*": 0.2, "*up_proj*": 3.0}
 
 
-def make_source(folder: Path, family: Family, layout: Layout | None = None) -> Path:
+def make_source(
+    folder: Path, family: Family, layout: Layout | None = None, extra: Mapping[str, Tensor] | None = None
+) -> Path:
     layout = replace(layout or Layout(), scale=UNEVEN)
     config: dict[str, Any] = {
         "torch_dtype": layout.dtype if layout.dtype != "mixed" else "float32",
         "auto_map": {"AutoModel": "modeling_tiny.Tiny", "AutoTokenizer": [None, "modeling_tiny.Tokens"]},
     }
-    build(folder, family.value, layout, config=config)
+    build(folder, family.value, layout, config=config, extra=extra)
     _write_sidecars(folder)
     return folder
 

@@ -167,10 +167,35 @@ def test_c2_promised_layers_are_there(tmp_path: Path, make: Callable[[], Layout]
     assert _wheres(problem) == ["layer 2", "layer 3"]
 
 
-def test_c2_promised_mtp_block_is_there(tmp_path: Path) -> None:
-    layout = draft_model(num_nextn_predict_layers=1)
+def _layer_as(layout: Layout, prefix: str) -> Layout:
+    """A further layer under another prefix, of the shapes of layer 1."""
+    layer = {name: kind for name, kind in layout.tensors.items() if name.startswith("model.layers.1.")}
+    layout.tensors |= {name.replace("model.layers.1", prefix): kind for name, kind in layer.items()}
+    return layout
+
+
+@pytest.mark.parametrize("key", ["num_nextn_predict_layers", "mtp_num_hidden_layers"])
+@pytest.mark.parametrize("prefix", ["mtp.layers", "model.mtp_layers", "model.layers"])
+def test_c2_promised_predicting_layers_are_there(tmp_path: Path, key: str, prefix: str) -> None:
+    layout = draft_model()
+    layout.config[key] = 2
+    problem = _problem(layout, tmp_path)
+    assert (problem.slug, _wheres(problem)) == ("promised-layers-missing", ["layer 2"])
+    first = 2 if prefix == "model.layers" else 0
+    problem = _problem(_layer_as(layout, f"{prefix}.{first}"), tmp_path)
+    assert (problem.slug, _wheres(problem)) == ("promised-layers-missing", ["layer 3"])
+    _layer_as(layout, f"{prefix}.{first + 1}").open(tmp_path)
+
+
+def test_c2_a_part_of_a_predicting_block_is_none(tmp_path: Path) -> None:
+    layout = draft_model(num_nextn_predict_layers=1).add({"mtp.fc.weight": (HIDDEN, 2 * HIDDEN)})
     assert _problem(layout, tmp_path).slug == "promised-layers-missing"
-    layout.add({"mtp.fc.weight": (HIDDEN, 2 * HIDDEN)}).open(tmp_path)
+
+
+def test_c2_more_predicting_layers_than_promised(tmp_path: Path) -> None:
+    layout = _layer_as(_layer_as(draft_model(num_nextn_predict_layers=1), "model.layers.2"), "model.layers.3")
+    problem = _problem(layout, tmp_path)
+    assert (problem.slug, _wheres(problem)) == ("shape-mismatch", ["model.layers.3"])
 
 
 def test_c2_medusa_heads_are_there(tmp_path: Path) -> None:

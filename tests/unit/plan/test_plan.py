@@ -342,10 +342,28 @@ def test_medusa_is_refused_with_the_reason(tmp_path: Path) -> None:
     assert "without a quantization config" in problem.detail
 
 
-def test_c17_tensors_of_other_blocks_are_kept(tmp_path: Path) -> None:
-    layout = draft_model(num_nextn_predict_layers=1).add({"mtp.layers.0.mlp.down_proj.weight": (HIDDEN, 64)})
-    tensor = _of(_plan(layout, tmp_path), "mtp.layers.0.mlp.down_proj.weight")
-    assert tensor.fate is Fate.KEPT
+@pytest.mark.parametrize("prefix", ["mtp.layers.0", "model.layers.2"])
+def test_c17_c111_predicting_layers_are_kept_and_excluded(tmp_path: Path, prefix: str) -> None:
+    """No class of this family builds them: nobody would read their scales."""
+    layout = draft_model(num_nextn_predict_layers=1)
+    layer = {name: kind for name, kind in layout.tensors.items() if name.startswith("model.layers.1.")}
+    layout.tensors |= {name.replace("model.layers.1", prefix): kind for name, kind in layer.items()}
+    plan = _plan(layout, tmp_path)
+    kept = [tensor for tensor in plan.tensors if tensor.name.startswith(prefix)]
+    assert len(kept) == len(layer)
+    assert {tensor.fate for tensor in kept} == {Fate.KEPT}
+    linear = {tensor.name.removesuffix(".weight") for tensor in kept if len(tensor.shape) == 2}
+    assert linear <= set(plan.ignore)
+    assert all(any(name in warning for warning in plan.warnings) for name in linear)
+
+
+def test_c92_only_layers_that_are_not_fused(tmp_path: Path) -> None:
+    """The way out for engines that fail on a fused layer with scales."""
+    plan = _plan(eagle3(), tmp_path, exclude=["*.[qkv]_proj.*", "*.gate_proj.*", "*.up_proj.*"])
+    quantized = {name.split(".")[-2] for name in _names(plan, Fate.QUANTIZED)}
+    assert quantized == {"fc", "o_proj", "down_proj"}
+    assert {tensor.group for tensor in plan.tensors} == {None}
+    assert {"midlayer.self_attn.qkv_proj", "midlayer.mlp.gate_up_proj"} <= set(plan.ignore)
 
 
 def test_a_planted_pattern_does_not_hang(tmp_path: Path) -> None:

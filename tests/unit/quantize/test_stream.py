@@ -226,6 +226,17 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "model.safetensors").read_text() == "mine"
 
 
+def test_c30_a_hard_link_to_the_source_is_not_written_through(tmp_path: Path) -> None:
+    source = build(tmp_path / "source", "eagle3", Layout())
+    before = (source / "model.safetensors").read_bytes()
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "model.safetensors").hardlink_to(source / "model.safetensors")
+    with pytest.raises(FileExistsError):
+        quantize(source, plan_for(source, Format.FP8), out)
+    assert (source / "model.safetensors").read_bytes() == before
+
+
 def test_a_fault_in_a_thread_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = build(tmp_path / "source", "eagle3", UNEVEN)
     written = os.pwrite
@@ -260,3 +271,24 @@ def test_integers_above_bfloat16s_reach_survive(tmp_path: Path) -> None:
     assert torch.equal(out["d2t"], tensors["d2t"])
     assert out["d2t"].dtype is torch.int64
     assert np.array_equal(out["t2d"].numpy(), tensors["t2d"].numpy())
+
+
+@pytest.mark.parametrize("format", Format)
+def test_c17_predicting_layers_are_copied_byte_for_byte(tmp_path: Path, format: Format) -> None:
+    block = {
+        "mtp.layers.0.mlp.down_proj.weight": torch.randn(128, 256).bfloat16(),
+        "mtp.norm.weight": torch.randn(128).bfloat16(),
+    }
+    source = build(tmp_path / "source", "draft_model", config={"num_nextn_predict_layers": 1}, extra=block)
+    run(source, tmp_path / "out", format)
+    out = stored(tmp_path / "out", "model.safetensors")
+    assert all(torch.equal(out[name].view(torch.int16), weight.view(torch.int16)) for name, weight in block.items())
+    assert not any(name.startswith("mtp.") for name in out.keys() - block.keys())
+
+
+def test_c90_a_tied_pair_stored_twice_stays_two_tensors(tmp_path: Path) -> None:
+    source = build(tmp_path / "source", "draft_model", own_head=True, config={"tie_word_embeddings": True})
+    run(source, tmp_path / "out", Format.FP8)
+    before, after = (stored(folder, "model.safetensors") for folder in (source, tmp_path / "out"))
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        assert torch.equal(after[name], before[name])

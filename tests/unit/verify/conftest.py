@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from draftmill.formats import Format
 from draftmill.jobs import QuantizeOptions
@@ -24,6 +25,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 }
 _NVFP4: dict[str, Any] = {"family": Family.EAGLE3, "format": Format.NVFP4}
 _FP8: dict[str, Any] = {"family": Family.EAGLE3, "format": Format.FP8}
+_DRAFT: dict[str, Any] = {"family": Family.DRAFT_MODEL, "format": Format.NVFP4, "num_nextn_predict_layers": 1}
 SPECIAL: dict[str, dict[str, Any]] = {
     "sharded": _NVFP4 | {"layout": Layout(shards=3)},
     "float32": _FP8 | {"layout": Layout(dtype="float32")},
@@ -52,6 +54,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "options": QuantizeOptions(exclude=("layers.1.*",)),
     },
     "known-depth": _FP8 | {"num_target_layers": 36},
+    "predicting-block": _DRAFT | {"extra": {"mtp.layers.0.mlp.down_proj.weight": torch.ones(128, 256)}},
+    "predicting-layer": _DRAFT | {"extra": {"model.layers.2.mlp.down_proj.weight": torch.ones(128, 256)}},
     "speculators-eagle3": _NVFP4 | {"speculators": "eagle3"},
     "speculators-dflash": {"family": Family.DFLASH, "format": Format.FP8, "speculators": "dflash"},
     "speculators-dspark": {"family": Family.DSPARK, "format": Format.NVFP4, "speculators": "dspark"},

@@ -174,6 +174,16 @@ def layer_promised_but_not_stored(case: Case) -> None:
     case.edit_json(lambda config: config.update(num_hidden_layers=2), "config.json", source=True)
 
 
+@mutation("layers-present", "predicting-block")
+def predicting_layer_promised_but_not_stored(case: Case) -> None:
+    case.edit_json(lambda config: config.update(num_nextn_predict_layers=2), "config.json", source=True)
+
+
+@mutation("layers-present", "predicting-layer")
+def layer_stored_but_not_promised(case: Case) -> None:
+    case.edit_json(lambda config: config.update(num_nextn_predict_layers=0), "config.json", source=True)
+
+
 @mutation("sizes-agree")
 def plan_counts_wrong(case: Case) -> None:
     case.edit_plan(variant_bytes=case.plan.variant_bytes + 1)
@@ -204,12 +214,27 @@ def channel_scale_as_a_column(case: Case) -> None:
     case.edit_tensors(lambda tensors: tensors.update({name: tensors[name].reshape(-1, 1)}))
 
 
-@mutation("scales-complete")
-def no_input_scale(case: Case) -> None:
-    name = f"{O_PROJ}.input_scale"
+@mutation("dtypes-and-shapes", "no-fc")
+def excluded_layer_quantized_anyway(case: Case) -> None:
+    case.edit_tensors(lambda tensors: tensors.update({"fc.weight": tensors["fc.weight"].to(torch.float8_e4m3fn)}))
+    _edit_outputs(case, "fc.weight", lambda tensor: tensor.outputs, -128 * 3 * 128)
+
+
+def _without_input_scale(case: Case, module: str) -> None:
+    name = f"{module}.input_scale"
     case.edit_tensors(lambda tensors: tensors.pop(name))
     keep = lambda tensor: tuple(output for output in tensor.outputs if output.name != name)  # noqa: E731
-    _edit_outputs(case, f"{O_PROJ}.weight", keep, -4)
+    _edit_outputs(case, f"{module}.weight", keep, -4)
+
+
+@mutation("scales-complete")
+def no_input_scale(case: Case) -> None:
+    _without_input_scale(case, O_PROJ)
+
+
+@mutation("scales-complete", "lm-head")
+def no_input_scale_of_the_head(case: Case) -> None:
+    _without_input_scale(case, "lm_head")
 
 
 @mutation("no-orphan-scales")

@@ -81,10 +81,11 @@ def build(
     options: QuantizeOptions | None = None,
     layout: Layout | None = None,
     speculators: str | None = None,
+    extra: Tensors | None = None,
     **config: Any,
 ) -> Case:
     """A source under `root/source` and its variant under `root/variant`. `config` changes the source's config.json."""
-    source = make_source(root / "source", family, layout)
+    source = make_source(root / "source", family, layout, extra)
     edit_config(source, **config)
     if speculators is not None:
         to_speculators(source, speculators)

@@ -55,7 +55,7 @@ class BlockDrafter:
     def _check(self, target_hidden: int) -> None:
         reading, sizes = self.reading, self.sizes
         reading.check_layers(sizes.layers)
-        for prefix in reading.layer_prefixes().values():
+        for prefix in reading.decoder_layers(sizes.layers).values():
             check_layer(reading, prefix, sizes, sizes.hidden, NORMS)
         reading.expect("fc.weight", (sizes.hidden, len(self.layer_ids) * target_hidden))
         for name in ("hidden_norm.weight", "norm.weight"):
@@ -70,7 +70,7 @@ class BlockDrafter:
         reading = self.reading
         head = draft_head(reading, self.sizes.vocab, self.draft_vocab)
         modules = [Module("fc", ("fc",), ("model.fc",))]
-        for number, prefix in reading.layer_prefixes().items():
+        for number, prefix in reading.decoder_layers(self.sizes.layers).items():
             modules += layer_modules(prefix, number, "model.", keep_qkv=CONTEXT_KV)
         modules += [*extra, embedding_module(reading), head_module(reading, head, head_keep)]
         refusal = head_keep if head is Head.OWN else f"its head is {head.value}: it has no lm_head of its own"

@@ -23,14 +23,14 @@ def read(reading: Reading) -> Drafter:
     reading.findings.raise_any()
     head_norms = ("self_attn.q_norm", "self_attn.k_norm") if architecture == "Qwen3ForCausalLM" else ()
     reading.check_layers(sizes.layers)
-    for prefix in reading.layer_prefixes().values():
+    for prefix in reading.decoder_layers(sizes.layers).values():
         check_layer(reading, prefix, sizes, sizes.hidden, (*_NORMS, *head_norms))
     reading.expect_rows("model.embed_tokens.weight", sizes.vocab, sizes.hidden, "vocab_size")
     reading.expect_rows("lm_head.weight", sizes.vocab, sizes.hidden, "vocab_size", required=False)
     reading.expect("model.norm.weight", (sizes.hidden,))
     head = model_head(reading, sizes.vocab)
     modules: list[Module] = []
-    for number, prefix in reading.layer_prefixes().items():
+    for number, prefix in reading.decoder_layers(sizes.layers).items():
         modules += layer_modules(prefix, number, "draft_model.model.")
     modules.append(head_module(reading, head, None, "draft_model.lm_head"))
     return Drafter(

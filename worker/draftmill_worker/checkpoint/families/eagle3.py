@@ -26,7 +26,7 @@ def read(reading: Reading) -> Drafter:
     qwen3 = _is_qwen3(settings)
     norms = (*NORMS, "self_attn.q_norm", "self_attn.k_norm") if qwen3 else NORMS
     reading.check_layers(sizes.layers)
-    for number, prefix in reading.layer_prefixes().items():
+    for number, prefix in reading.decoder_layers(sizes.layers).items():
         check_layer(reading, prefix, sizes, sizes.hidden * (2 if number == 0 else 1), norms)
         # Later layers take no target states, so that exporters leave out their norm.
         reading.expect(f"{prefix}.hidden_norm.weight", (sizes.hidden,), required=number == 0)
@@ -34,7 +34,7 @@ def read(reading: Reading) -> Drafter:
     reading.expect("norm.weight", (sizes.hidden,))
     check_vocabulary(reading, sizes, draft_vocab)
     head = draft_head(reading, sizes.vocab, draft_vocab)
-    modules = _modules(reading, qwen3)
+    modules = _modules(reading, sizes.layers, qwen3)
     modules += [embedding_module(reading), head_module(reading, head, None)]
     return Drafter(
         family=Family.EAGLE3,
@@ -57,13 +57,13 @@ def read(reading: Reading) -> Drafter:
     )
 
 
-def _modules(reading: Reading, qwen3: bool) -> list[Module]:
+def _modules(reading: Reading, layers: int, qwen3: bool) -> list[Module]:
     # The Qwen3 class builds q/k/v a second time under the layer's own prefix, without `self_attn`.
     again = ("qkv_proj",) if qwen3 else ()
     modules = []
     if "fc.weight" in reading.tensors:
         modules.append(Module("fc", ("fc",), ("model.fc",)))
-    for number, prefix in reading.layer_prefixes().items():
+    for number, prefix in reading.decoder_layers(layers).items():
         modules += layer_modules(prefix, number, "model.", qkv_runtime=again)
     return modules
 

@@ -11,6 +11,8 @@ from draftmill_worker.checkpoint.findings import Findings
 from draftmill_worker.checkpoint.headers import TensorInfo
 
 _LAYER = re.compile(r"(?:model\.)?layers\.(\d{1,6})\.|midlayer\.")
+_PREDICTOR = re.compile(r"(?:model\.)?mtp(?:\.layers|_layers|_block)\.(\d{1,6})\.")
+_PREDICTORS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 
 
 @dataclass
@@ -74,16 +76,21 @@ class Reading:
                 self.findings.add("promised-layers-missing", f"layer {number}", message)
         self._check_predictors(stored, promised)
 
+    def decoder_layers(self, promised: int) -> dict[int, str]:
+        """`layer_prefixes` of the layers that the engine builds; those past the last one predict further tokens."""
+        return {number: prefix for number, prefix in self.layer_prefixes().items() if number < promised}
+
     def _check_predictors(self, stored: dict[int, str], promised: int) -> None:
+        """Blocks that predict further tokens are stored as `mtp.layers.N`, or as layers past the last."""
         extra = [prefix for number, prefix in stored.items() if number >= promised]
-        for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers"):
-            count = self.settings.natural(key) or 0
-            if count and not extra and not any(name.startswith("mtp.") for name in self.tensors):
-                message = f"{key} is {count}; the weights hold no mtp.* and no layer {promised}"
-                self.findings.add("promised-layers-missing", f"layer {promised}", message)
-            if count:
-                extra = []
-        for prefix in extra:
+        found = len(extra) or len({match[1] for match in map(_PREDICTOR.match, self.tensors) if match})
+        counts = {key: self.settings.natural(key) or 0 for key in _PREDICTORS}
+        for key, count in counts.items():
+            if count > found:
+                where = f"layer {promised + found}"
+                message = f"{key} is {count}; the weights hold no mtp.layers.{found} and no {where}"
+                self.findings.add("promised-layers-missing", where, message)
+        for prefix in extra[max(counts.values()) :]:
             self.findings.add("shape-mismatch", prefix, f"is stored; num_hidden_layers is {promised}")
 
     def other_modules(self, known: Iterable[Module], runtime_root: str) -> list[Module]:

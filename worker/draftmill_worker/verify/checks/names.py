@@ -9,6 +9,7 @@ from draftmill_worker.verify.registry import Result, check
 from draftmill_worker.verify.view import PLAN, View, same_json
 
 LAYER = re.compile(r"(?:model\.)?(midlayer|layers\.(\d+))\.")
+PREDICTOR = re.compile(r"(?:model\.)?mtp(?:\.layers|_layers|_block)\.(\d+)\.")
 
 
 @check(
@@ -59,10 +60,19 @@ def one_file_per_tensor(view: View) -> Result:
 )
 def layers_present(view: View) -> Result:
     promised = view.settings.get("num_hidden_layers")
+    counts = (view.settings.get(key) for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers"))
+    predictors = max((count for count in counts if isinstance(count, int)), default=0)
     stored = {0 if match[2] is None else int(match[2]) for match in map(LAYER.match, view.tensors) if match}
-    result = Result(evidence={"promised": promised, "stored": sorted(stored)})
-    if isinstance(promised, int) and stored != set(range(promised)):
+    result = Result(evidence={"promised": promised, "predictors": predictors, "stored": sorted(stored)})
+    if not isinstance(promised, int):
+        return result
+    beyond = stored - set(range(promised))
+    if not stored >= set(range(promised)) or len(beyond) > predictors:
         result.blame("config.json: num_hidden_layers", f"layers {sorted(stored)} are stored", promised)
+    found = len(beyond) or len({match[1] for match in map(PREDICTOR.match, view.tensors) if match})
+    if found < predictors:
+        message = f"{predictors} further predicting layers are promised, {found} are stored"
+        result.blame("config.json: num_nextn_predict_layers", message, predictors)
     return result
 
 
