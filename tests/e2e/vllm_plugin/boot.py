@@ -2,9 +2,12 @@
 
 import hashlib
 import json
+import os
 import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from tests.e2e.vllm_plugin.triton_cpu import masks
 
 _COUNTERS = {
     "vllm:spec_decode_num_drafts": "drafts",
@@ -100,7 +103,9 @@ def _record(runner: Any, rows: list[Row]) -> None:
     def recording(*args: Any, **kwargs: Any) -> Any:
         drafted = propose(*args, **kwargs)
         batch = len(drafted)
-        queries = proposer.positions[: batch * kwargs["num_speculative_tokens"]].view(batch, -1)
+        # DFlash's block holds the anchor beside the drafted tokens, DSpark's holds it among them.
+        size = kwargs["num_speculative_tokens"] + (type(proposer).__name__ == "DFlashProposer")
+        queries = proposer.positions[: batch * size].view(batch, size)
         anchors = kwargs["next_token_ids"].tolist()
         for index, (name, anchor, tokens) in enumerate(
             zip(runner.input_batch.req_ids, anchors, drafted.tolist(), strict=False)
@@ -140,6 +145,8 @@ def run(request: Request) -> Result:
 
     from draftmill_worker.bench import vllm_plugin
 
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        masks.mend()
     engine = _engine(request)
     runner, rows = _runner(engine), list[Row]()
     if request.record:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -30,7 +31,7 @@ class Boots:
         line = json.dumps(asdict(request))
         key = (line, features, interpreted)
         if key not in self._made:
-            self._made[key] = self._boot(line, features, interpreted, self._folder / str(len(self._made)))
+            self._made[key] = self._boot(line, features, interpreted, Path(tempfile.mkdtemp(dir=self._folder)))
         return self._made[key]
 
     def _boot(self, line: str, features: tuple[str, ...], interpreted: bool, folder: Path) -> Result:

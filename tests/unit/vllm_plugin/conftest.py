@@ -1,5 +1,6 @@
 """One vLLM per test process, with the plugin's features applied in it."""
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +15,16 @@ def applied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     pytest.importorskip("vllm")
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.distributed import cleanup_dist_env_and_memory, init_distributed_environment, initialize_model_parallel
+    from vllm.platforms import current_platform
 
     store: Path = tmp_path_factory.mktemp("group") / "store"
     with pytest.MonkeyPatch.context() as patch, set_current_vllm_config(VllmConfig()):
         patch.setenv(vllm_plugin.VARIABLE, ",".join(vllm_plugin.FEATURES))
         vllm_plugin.register()
+        with warnings.catch_warnings():
+            # It looks into every module, also for what torch has deprecated.
+            warnings.simplefilter("ignore", FutureWarning)
+            current_platform.register_triton_kernel_overrides()
         init_distributed_environment(1, 0, f"file://{store}", 0, "gloo")
         initialize_model_parallel(1)
         yield vllm_plugin.APPLIED
