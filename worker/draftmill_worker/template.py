@@ -18,7 +18,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,6 +33,8 @@ PACKET = 1 << 16
 KILL_SECONDS = 10.0
 # One thread for whatever a library starts at import; stages choose their own numbers after the fork.
 THREAD_ENV = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+# Libraries ask at import whether there is a GPU. They are told no, and without a call of the driver.
+NO_GPU_ENV = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 STAGES = tuple(name.value for name in pipeline.ORDER)
 # Above the supervisor's, so that the kernel takes the stage when memory runs out.
 STAGE_OOM_SCORE = "500"
@@ -40,13 +42,31 @@ STAGE_OOM_SCORE = "500"
 Execute = Callable[[stage.StageRequest, stage.Send], object]
 
 
+@contextlib.contextmanager
+def _gpus_hidden() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in NO_GPU_ENV}
+    os.environ.update(NO_GPU_ENV)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def preload(package: str) -> dict[str, stage.Run]:
-    """Import the package of stages, what it lists in PRELOAD, and the stages; each one's `run` function by its name."""
-    stages = importlib.import_module(package)
-    for name in stages.PRELOAD:
-        importlib.import_module(name)
-    runs: dict[str, stage.Run] = {name: importlib.import_module(f"{package}.{name}").run for name in STAGES}
-    stages.warm()
+    """Import the package of stages, what it lists in PRELOAD, and the stages; each one's `run` function by its name.
+
+    CUDA stays untouched, so that forks can use the GPUs that this process does not see meanwhile.
+    """
+    with _gpus_hidden():
+        stages = importlib.import_module(package)
+        for name in stages.PRELOAD:
+            importlib.import_module(name)
+        runs: dict[str, stage.Run] = {name: importlib.import_module(f"{package}.{name}").run for name in STAGES}
+        stages.warm()
     return runs
 
 
