@@ -8,7 +8,7 @@ from typing import Any
 from draftmill.errors import DraftmillError
 
 GROUP = "draftmill.commands"
-_EXTRAS = {"up": "service,worker,embedded", "quantize": "worker"}
+_EXTRAS = {"up": "service,worker,embedded", "quantize": "worker", "canary": "worker,bench"}
 
 
 class MissingExtraError(DraftmillError):

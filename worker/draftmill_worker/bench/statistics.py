@@ -43,8 +43,20 @@ def relative_change(variant: Arm, control: Arm, confidence: float) -> Interval:
     return Interval(value=value, low=float(low), high=float(high), confidence=confidence)
 
 
+def length_interval(arm: Arm, confidence: float) -> tuple[float, float]:
+    """Of the arm's acceptance length, 1 + A/D, by the same bootstrap over prompts."""
+    counted = units(arm)
+    rows = [(counted[name].accepted, counted[name].drafts) for name in sorted(counted)]
+    sums = _resampled(np.array(rows, dtype=np.float64))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lengths = np.where(sums[:, 1] > 0, 1 + sums[:, 0] / sums[:, 1], 1.0)
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(lengths, (tail, 1 - tail))
+    return float(low), float(high)
+
+
 def _resampled(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[RESAMPLES, 4] sums over prompts drawn with replacement; the same for the same table."""
+    """[RESAMPLES, columns] sums over prompts drawn with replacement; the same for the same table."""
     random = np.random.default_rng(SEED)
     count = len(table)
     sums = []
