@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from draftmill._model import Model
 from draftmill.formats import FORMATS, FormatSpec
+from draftmill.problems import ProblemError
 from draftmill.states import JobState
 from draftmill_service.api.deps import MetricsReader, Reader, answer, services
 from draftmill_service.api.problems import documented
@@ -53,7 +54,11 @@ async def healthz() -> Response:
     responses={503: documented()[503]},
 )
 async def readyz(request: Request) -> Response:
-    gauges = await services(request).cases.ledger.gauges()
+    ledger = services(request).cases.ledger
+    policy = await ledger.eviction_policy()
+    if policy is not None:
+        raise ProblemError("ledger-unavailable", f"Redis may drop jobs: maxmemory-policy is {policy}, not noeviction")
+    gauges = await ledger.gauges()
     queued = gauges.states[JobState.QUEUED]
     return answer(Ready(queued=queued, oldest_queued_seconds=gauges.oldest_queued_seconds))
 

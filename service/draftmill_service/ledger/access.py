@@ -56,3 +56,9 @@ class Access:
 
     async def ping(self) -> None:
         await self._ask(cast("Awaitable[bool]", self._redis.ping()))
+
+    async def eviction_policy(self) -> str | None:
+        """The policy by which Redis may drop keys when its memory is full; None where it refuses writes instead."""
+        memory = await self._ask(cast("Awaitable[dict[str, Any]]", self._redis.info("memory")))
+        policy = str(memory.get("maxmemory_policy", "noeviction"))
+        return None if policy == "noeviction" else policy
