@@ -1,6 +1,7 @@
 """How a test stage behaves: what a label named after the stage asks for, then its canned result."""
 
 import errno
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -67,12 +68,22 @@ def _pause() -> None:
     signal.sigtimedwait({signal.SIGUSR1}, 1.5)
 
 
+def _children() -> None:
+    """What an engine does, and a daemonic process may not."""
+    child = multiprocessing.get_context("fork").Process(target=_pause)
+    child.start()
+    child.join()
+    if child.exitcode != 0:
+        raise ChildProcessError(child.exitcode)
+
+
 ACTS: dict[str, Callable[[], object]] = {
     "": lambda: None,
     "hang": hang,
     "crash": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "exit": lambda: os._exit(3),
     "pause": _pause,
+    "children": _children,
     "daemons": _daemons,
     "daemons-hang": _daemons_hang,
     "problem": _problem,
