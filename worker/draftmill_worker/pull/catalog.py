@@ -1,7 +1,7 @@
 """Questions to the Hub's API: which commit a revision is, and which files that commit has."""
 
 import re
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, urljoin
 
 from pydantic import ValidationError
@@ -27,10 +27,10 @@ def check_source(repo: str, revision: str) -> None:
         raise ProblemError("invalid-request", "not a repository and revision of the Hub", offenders) from error
 
 
-def resolve_commit(client: HubClient, repo: str, revision: str) -> str:
+def resolve_commit(client: HubClient, repo: str, revision: str, kind: Literal["models", "datasets"] = "models") -> str:
     """The 40-hex commit of a branch, tag or commit: one request. All others name the commit."""
     what = f"{repo}@{revision}"
-    url = f"{client.settings.endpoint}/api/models/{repo}/revision/{quote(revision, safe='')}"
+    url = f"{client.settings.endpoint}/api/{kind}/{repo}/revision/{quote(revision, safe='')}"
     info = _json(client.document(url, what, _MAX_PAGE_BYTES)[0], what)
     commit = info.get("sha") if isinstance(info, dict) else None
     if not isinstance(commit, str) or not COMMIT.fullmatch(commit):

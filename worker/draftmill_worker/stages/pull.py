@@ -48,7 +48,12 @@ def _described(pulled: Pulled) -> dict[str, Any]:
 
 def _for_benchmark(request: stage.StageRequest, report: stage.Reporter, benchmark: Benchmark) -> dict[str, Any]:
     """What a benchmark needs beside the drafter: found wanting before anything is built."""
-    prompts = bring_prompts(benchmark.prompts, request.data_dir / "sources", request.settings)
+    prompts = bring_prompts(
+        benchmark.prompts,
+        request.data_dir / "sources",
+        request.settings.allowed_roots,
+        hub_settings(request.settings),
+    )
     load_prompts(benchmark.prompts, prompts)
     target = _pull(request, report, benchmark.target, _any)
     return {"target": _described(target), "prompts": None if prompts is None else str(prompts)}
