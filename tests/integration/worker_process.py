@@ -52,7 +52,8 @@ class Office:
 
     def ask(self, question: Callable[[Ledger], Awaitable[T]]) -> T:
         async def answer() -> T:
-            ledger = Ledger.connect(self._url)
+            # Other tests sync large files to the same disk, on which an append-only file waits.
+            ledger = Ledger.connect(self._url, patience=20)
             try:
                 return await question(ledger)
             finally:

@@ -7,11 +7,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from draftmill_service.up.child import Child, Command
-from tests.support import eventually
+from tests.support import alive, eventually
 
 # Writes its process id and waits; a polite one ends at SIGTERM and says when.
 NOTE = (
@@ -80,7 +79,7 @@ def test_children_stop_in_reverse_order(started: list[Supervised], tmp_path: Pat
     assert up.stop(how).splitlines()[-1] == "stopped"
     assert up.process.returncode == 0
     assert up.ended("three") < up.ended("two") < up.ended("one")
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert not any(alive(pid) for pid in pids)
 
 
 def test_a_child_that_dies_is_started_again_and_that_is_said(started: list[Supervised], tmp_path: Path) -> None:
@@ -93,7 +92,7 @@ def test_a_child_that_dies_is_started_again_and_that_is_said(started: list[Super
     said = up.stop()
     assert "one was killed by SIGKILL; starting it again in 0.2 s" in said
     assert "one was killed by SIGKILL; starting it again in 0.4 s" in said
-    assert not psutil.pid_exists(third)
+    assert not alive(third)
 
 
 def test_a_child_that_does_not_stop_is_killed(started: list[Supervised], tmp_path: Path) -> None:
@@ -102,7 +101,7 @@ def test_a_child_that_does_not_stop_is_killed(started: list[Supervised], tmp_pat
     up.pid("two")
     assert "killing deaf, which does not stop" in up.stop()
     assert up.ended("two")
-    assert not psutil.pid_exists(pid)
+    assert not alive(pid)
 
 
 def test_a_second_signal_does_not_wait(started: list[Supervised], tmp_path: Path) -> None:
@@ -119,14 +118,14 @@ def test_orphans_in_sessions_of_their_own_are_ended(started: list[Supervised], t
     up = start(started, tmp_path, ("litter", LITTER))
     orphan = up.pid("orphan")
     up.stop()
-    assert not psutil.pid_exists(orphan)
+    assert not alive(orphan)
 
 
 def test_nothing_outlives_a_supervisor_that_is_killed(started: list[Supervised], tmp_path: Path) -> None:
     up = start(started, tmp_path, ("one", POLITE), ("deaf", STUBBORN))
     pids = [up.pid("one"), up.pid("deaf")]
     up.process.kill()
-    eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    eventually(lambda: not any(alive(pid) for pid in pids))
 
 
 def test_a_child_that_cannot_start_ends_the_start_with_its_last_words(

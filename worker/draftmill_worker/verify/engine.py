@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -115,6 +116,7 @@ def ask_all(questions: Sequence[Mapping[str, Any]], build: str, cache: Path | No
     return [known[number] for number in range(len(questions))]
 
 
+@cache
 def preload() -> None:
     """Import what answers need, where vLLM is installed. A process that did so, or a fork of it, answers by itself."""
     if find_spec("vllm") is not None:
@@ -126,14 +128,14 @@ def preload() -> None:
 
 
 def _run(questions: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    if all(name in sys.modules for name in engine_view.NEEDED):
-        return [_here(item) for item in questions]
-    return _apart(questions)
+    preloaded = preload.cache_info().currsize > 0
+    return [_here(item) for item in questions] if preloaded else _apart(questions)
 
 
 def _here(item: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return engine_view.answer(dict(item))
+        # vLLM's configuration classes take out of the dictionaries what they have read.
+        return engine_view.answer(deepcopy(dict(item)))
     except Exception as error:
         logger.exception("vLLM gives no answer")
         return {"unavailable": f"{type(error).__name__}: {error}"[-500:]}
