@@ -97,6 +97,7 @@ def test_the_client_makes_every_call_that_the_api_has(live: Live) -> None:
                 _calls.events,
                 _calls.plan,
                 _calls.verify,
+                _calls.acceptance,
                 _calls.artifacts,
             )
         ),
