@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed$(GPU)
 # One numeric thread per process: tests run several processes on few cores.
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive HF_HUB_DISABLE_TELEMETRY=1 HF_HUB_DISABLE_XET=1
 
-.PHONY: help install demo up test acceptance check format bench openapi clean
+.PHONY: help install demo up test acceptance canary check format bench openapi clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,7 @@ check: $(STAMP) ## lint, types, room contracts, OpenAPI, compose and Dockerfiles
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/draftmill-service openapi | diff -u service/openapi.json -
+	$(BIN)/python -m draftmill_worker.bench.canary_table docs/canary.json README.md --check
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec compose.yaml
 	$(BIN)/hadolint docker/service.Dockerfile docker/worker.Dockerfile
 
@@ -60,6 +61,11 @@ format: $(STAMP) ## let ruff mend what it can
 
 openapi: $(STAMP) ## write service/openapi.json anew
 	$(BIN)/draftmill-service openapi > service/openapi.json
+
+canary: $(STAMP) ## measure the README's table of families and formats on this machine (about 15 minutes)
+	$(TEST_ENV) $(BIN)/draftmill canary --data-dir .draftmill/canary
+	cp "$$(ls .draftmill/canary/canary/*.json | tail -1)" docs/canary.json
+	$(BIN)/python -m draftmill_worker.bench.canary_table docs/canary.json README.md
 
 bench: $(STAMP) ## speed of the quantizer and of the service, beside their peers
 	$(BIN)/python -m tests.bench

@@ -1,5 +1,6 @@
 """Running one arm: boot, receipt, rules; or the same arm from before."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from draftmill_worker.bench.measured import Measured
 from draftmill_worker.bench.prompts import Prompt
 from draftmill_worker.bench.speculative import Route, route, speculative_config
 from draftmill_worker.bench.subject import Directory, Subject
+from draftmill_worker.bench.turns import turn
 from draftmill_worker.bench.wire import EngineRequest
 from draftmill_worker.checkpoint.manifest import make_manifest
 from draftmill_worker.receipts import collect, rules
@@ -52,6 +54,20 @@ class Choice:
     quantized: bool
     speculative: dict[str, Any] | None
     route: Route
+
+    def directories(self, subject: Subject) -> tuple[Directory, ...]:
+        """Those that the engine reads."""
+        return (subject.target,) if self.drafter is None else (subject.target, self.drafter)
+
+
+@dataclass(frozen=True)
+class Booted:
+    """A boot that ended with a result, its receipt not yet made."""
+
+    opened: Boot
+    home: Path
+    environment: dict[str, str]
+    launched: boot.Launched
 
 
 @dataclass
@@ -136,7 +152,16 @@ class Arms:
 
     def _measure(self, choice: Choice) -> Arm:
         """Boot the engine, run the prompts, seal the receipt. ProblemError when there is no number to trust."""
-        request = EngineRequest(
+        # Before the boot: what it read is what was there.
+        files = {directory.folder: self._hash(directory) for directory in choice.directories(self.subject)}
+        with turn(self.place.data_dir, self.report):
+            self._require_memory(choice)
+            booted = self._boot(choice)
+        receipt = self._seal(booted, self._seen(choice, booted, files), choice)
+        return make_arm(choice.name, receipt, booted.launched.result, booted.launched.seconds)
+
+    def _request(self, choice: Choice) -> EngineRequest:
+        return EngineRequest(
             target=self.subject.target.folder,
             engine_args=self.args,
             speculative_config=choice.speculative,
@@ -148,38 +173,13 @@ class Arms:
             seed=self.benchmark.engine_args.seed,
             concurrency=self.benchmark.concurrency,
         )
-        self._require_memory(choice)
-        target = self._hash(self.subject.target)
-        drafter = None if choice.drafter is None else self._hash(choice.drafter)
+
+    def _boot(self, choice: Choice) -> Booted:
         home = self.place.scratch / f"boot-{self._boots}"
         environment = engine_environment(home, choice.route.environment, self.benchmark.engine_env, cpu=self.cpu)
-        opened = self.place.archive.open(request.model_dump_json().encode())
+        opened = self.place.archive.open(self._request(choice).model_dump_json().encode())
         self._boots += 1
         self.report.log("info", f"boot {opened.id}: {choice.name}")
-        launched = self._launch(opened, environment, home)
-        seen = collect.Seen(
-            arm=choice.name,
-            phases=(*launched.result.phases, PhaseRecord(name=Phase.EXITED, at=launched.ended)),
-            argv=launched.argv,
-            environ=environment,
-            speculative_config=choice.speculative,
-            engine_config=launched.result.engine_config,
-            target=_checkpointed(target),
-            drafter=None if drafter is None else _checkpointed(drafter),
-            view=launched.result.view,
-            counts=launched.result.counts,
-            output_sha256=output_sha256(launched.result.prompts),
-            prompts_sha256=self.prompts_sha256,
-            roots=self._roots(choice, home),
-            plugins=launched.result.plugins,
-            timings={**launched.result.timings, "process": launched.seconds},
-            job=self.place.job,
-            attempt=self.place.attempt,
-        )
-        receipt = self._seal(opened, seen, choice)
-        return make_arm(choice.name, receipt, launched.result, launched.seconds)
-
-    def _launch(self, opened: Boot, environment: dict[str, str], home: Path) -> boot.Launched:
         kept, cache = self.place.data_dir / "cache" / "vllm" / self.engine, Path(environment["VLLM_CACHE_ROOT"])
         model_infos.bring(kept / model_infos.FOLDER, cache)
         before = self.done
@@ -192,9 +192,34 @@ class Arms:
             raise
         model_infos.keep(cache, kept / model_infos.FOLDER)
         self._advance(before + len(self.prompts))
-        return launched
+        return Booted(opened, home, environment, launched)
 
-    def _seal(self, opened: Boot, seen: collect.Seen, choice: Choice) -> Receipt:
+    def _seen(self, choice: Choice, booted: Booted, files: Mapping[Path, Directory]) -> collect.Seen:
+        result, subject = booted.launched.result, self.subject
+        exited = PhaseRecord(name=Phase.EXITED, at=booted.launched.ended)
+        roots = {"target": subject.target.folder, "boot": booted.home, "data": self.place.data_dir}
+        return collect.Seen(
+            arm=choice.name,
+            phases=(*result.phases, exited),
+            argv=booted.launched.argv,
+            environ=booted.environment,
+            speculative_config=choice.speculative,
+            engine_config=result.engine_config,
+            target=_checkpointed(files[subject.target.folder]),
+            drafter=None if choice.drafter is None else _checkpointed(files[choice.drafter.folder]),
+            view=result.view,
+            counts=result.counts,
+            output_sha256=output_sha256(result.prompts),
+            prompts_sha256=self.prompts_sha256,
+            roots=roots if choice.drafter is None else roots | {"drafter": choice.drafter.folder},
+            plugins=result.plugins,
+            timings={**result.timings, "process": booted.launched.seconds},
+            job=self.place.job,
+            attempt=self.place.attempt,
+        )
+
+    def _seal(self, booted: Booted, seen: collect.Seen, choice: Choice) -> Receipt:
+        opened = booted.opened
         receipt = collect.collect(opened, seen)
         judged = rules.validate(receipt, self._expected(choice))
         receipt = receipt.model_copy(update={"rules": judged})
@@ -236,10 +261,6 @@ class Arms:
             files = [file.path for file in directory.manifest.files]
             self._hashed[directory.folder] = replace(directory, manifest=make_manifest(directory.folder, files))
         return self._hashed[directory.folder]
-
-    def _roots(self, choice: Choice, home: Path) -> dict[str, Path]:
-        roots = {"target": self.subject.target.folder, "boot": home, "data": self.place.data_dir}
-        return roots if choice.drafter is None else roots | {"drafter": choice.drafter.folder}
 
 
 def _checkpointed(directory: Directory) -> Checkpointed:
