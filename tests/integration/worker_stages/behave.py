@@ -13,7 +13,7 @@ from typing import Any
 from draftmill.digests import digest
 from draftmill.problems import ProblemError
 from draftmill.states import Stage
-from draftmill_worker.stage import Level, Reporter, Run, StageRequest, Unit
+from draftmill_worker.stage import FailedError, Level, Reporter, Run, StageRequest, Unit
 
 DAEMON = "import os, signal; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); signal.pause()"
 
@@ -40,6 +40,10 @@ def _problem() -> None:
     raise ProblemError("shape-mismatch", "as the test wants")
 
 
+def _gate() -> None:
+    raise FailedError(ProblemError("gate-failed", "as the test wants").problem, {"summary": _summary()})
+
+
 def _bug() -> None:
     raise KeyError("as the test wants")
 
@@ -56,6 +60,11 @@ def _progress(report: Reporter) -> None:
 
 def _token(report: Reporter) -> None:
     report.log("info", f"HF_TOKEN {'is' if 'HF_TOKEN' in os.environ else 'is not'} set")
+
+
+def _secrets(report: Reporter) -> None:
+    held = [name for name in ("DRAFTMILL_REDIS_URL", "HF_TOKEN") if name in os.environ]
+    report.log("info", f"secrets: {', '.join(held)}")
 
 
 def _flood(report: Reporter) -> None:
@@ -87,10 +96,16 @@ ACTS: dict[str, Callable[[], object]] = {
     "daemons": _daemons,
     "daemons-hang": _daemons_hang,
     "problem": _problem,
+    "gate": _gate,
     "bug": _bug,
     "full": _full,
 }
-REPORTS: dict[str, Callable[[Reporter], object]] = {"progress": _progress, "token": _token, "flood": _flood}
+REPORTS: dict[str, Callable[[Reporter], object]] = {
+    "progress": _progress,
+    "token": _token,
+    "secrets": _secrets,
+    "flood": _flood,
+}
 
 
 def behave(request: StageRequest, report: Reporter) -> None:
