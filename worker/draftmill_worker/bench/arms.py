@@ -252,8 +252,9 @@ class Arms:
 
     def _require_memory(self, choice: Choice) -> None:
         drafter = 0 if choice.drafter is None else choice.drafter.weight_bytes
-        share = self.benchmark.engine_args.gpu_memory_utilization
-        memory.require(self.subject.target.weight_bytes + drafter, cache_bytes(self.benchmark.engine_env), share)
+        args, cache = self.benchmark.engine_args, cache_bytes(self.benchmark.engine_env)
+        weights = self.subject.target.weight_bytes + drafter
+        memory.require(weights, cache, args.gpu_memory_utilization, args.tensor_parallel_size or 1)
 
     def _hash(self, directory: Directory) -> Directory:
         """The directory with its manifest made from the bytes that are there, once per job."""

@@ -70,10 +70,11 @@ class Extension:
 
 
 def _runner(runner: Any) -> str:
-    module = type(runner).__module__
-    if module.startswith("draftmill_worker."):
+    modules = [owner.__module__ for owner in type(runner).__mro__]
+    if modules[0].startswith("draftmill_worker."):
         return "v1+plugin"
-    return "v2" if module.startswith("vllm.v1.worker.gpu.") else "v1"
+    # A CPU's V2 derives from the GPU's, as its V1 does from the GPU's V1 (vllm.v1.worker.gpu_model_runner).
+    return "v2" if any(module.startswith("vllm.v1.worker.gpu.") for module in modules) else "v1"
 
 
 def _kv_cache_tokens(config: Any) -> int | None:

@@ -34,7 +34,7 @@ def free_bytes() -> int:
     return sum(free for free, _ in gpus) if gpus else int(psutil.virtual_memory().available)
 
 
-def require(weights: int, cache: int, share: float | None) -> None:
+def require(weights: int, cache: int, share: float | None, gpus_needed: int) -> None:
     """ProblemError("engine-unavailable") when an engine of this size has no room.
 
     `weights` and `cache` in bytes; `share` is the part of a GPU's memory that it takes, None by default.
@@ -42,9 +42,10 @@ def require(weights: int, cache: int, share: float | None) -> None:
     gpus = gpu_memory()
     if gpus:
         wanted = share or 0.9
-        short = [number for number, (free, total) in enumerate(gpus) if free < wanted * total - SLACK_BYTES]
-        if len(short) == len(gpus):
-            raise ProblemError("engine-unavailable", f"no GPU has {wanted:.0%} of its memory free")
+        roomy = sum(free >= wanted * total - SLACK_BYTES for free, total in gpus)
+        if roomy < gpus_needed:
+            detail = f"{roomy} of {len(gpus)} GPUs have {wanted:.0%} of their memory free; {gpus_needed} are needed"
+            raise ProblemError("engine-unavailable", detail)
         return
     needed, free = weights + cache + CPU_BASE_BYTES, int(psutil.virtual_memory().available)
     if free < needed:
