@@ -173,6 +173,37 @@ def test_measured_again_the_receipts_differ_in_nothing(measured: Measured) -> No
     assert measured.up.run("receipts", "verify").returncode == 0
 
 
+@pytest.mark.slow
+def test_prompts_in_flight_together_are_counted_together(measured: Measured) -> None:
+    job = measured.again(concurrency=4, repeats=2, no_speculation=False)
+    assert job.state is JobState.SUCCEEDED, job.problem
+    found = measured.client.acceptance(job)
+    assert len(found.control_repeats) == 1
+    assert found.control_repeats[0].receipt != found.control.receipt
+    assert found.control_spread is not None
+    assert 0 <= found.control_spread < 0.05
+    assert found.none is None
+    for arm in (found.control, *found.control_repeats, found.variant):
+        assert arm.parts_from_none is None
+        assert arm.counts is not None
+        assert all(prompt.counts is None for prompt in arm.prompts)
+        assert sum(group.counts.drafts for group in arm.groups if group.counts) == arm.counts.drafts
+        assert sorted(identity for group in arm.groups for identity in group.ids) == sorted(
+            prompt.id for prompt in measured.acceptance.control.prompts
+        )
+    # More in flight is another measurement: nothing of the first is used.
+    assert found.control_key != measured.acceptance.control_key
+    assert not found.control.reused
+
+
+def test_a_job_without_a_benchmark_has_no_acceptance(measured: Measured) -> None:
+    spec = measured.spec.model_copy(update={"benchmark": None, "format": Format.NVFP4})
+    job = measured.client.wait(measured.client.submit(spec))
+    assert job.state is JobState.SUCCEEDED, job.problem
+    with pytest.raises(ProblemError, match="not-ready"):
+        measured.client.acceptance(job)
+
+
 @pytest.mark.parametrize(
     ("changes", "slug", "reason"),
     [
