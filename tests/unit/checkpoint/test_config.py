@@ -32,6 +32,15 @@ def test_hostile_json_is_refused(data: bytes, message: str) -> None:
     assert caught.value.problem.offenders[0].where == "x.json"
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e400", "-" + "9" * 400 + ".0"])
+def test_numbers_that_are_not_finite_are_refused_with_their_place(number: str) -> None:
+    data = f'{{"rope_scaling": {{"factors": [1.0, {number}]}}}}'.encode()
+    with pytest.raises(ProblemError) as caught:
+        load_json(data, "config.json")
+    assert caught.value.problem.slug == "malformed-config"
+    assert caught.value.problem.offenders[0].where == "config.json: rope_scaling.factors[1]"
+
+
 def test_size_is_bounded_before_parsing() -> None:
     with pytest.raises(ProblemError, match="at most"):
         load_json(b" " * (MAX_CONFIG_BYTES + 1), "config.json")
