@@ -13,7 +13,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from draftmill.benchmarks import Acceptance, Benchmark, EngineArgs, Gate, PromptSet
-from draftmill.errors import DownloadError, DraftmillError, NoServiceError, ProtocolError, TransportError
+from draftmill.errors import (
+    DownloadError,
+    DraftmillError,
+    NoServiceError,
+    ProtocolError,
+    SettingsError,
+    TransportError,
+)
 from draftmill.formats import FORMATS, Format, FormatSpec
 from draftmill.jobs import Job, JobPage, JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Family, Fate, Plan, Preflight
@@ -91,6 +98,7 @@ __all__ = [
     "ReceiptSummary",
     "RepoSource",
     "RetryPolicy",
+    "SettingsError",
     "Stage",
     "StageState",
     "TransportError",

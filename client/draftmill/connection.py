@@ -1,6 +1,7 @@
 """Where the service is and with which key: arguments, then the environment, then an embedded service's state file."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,12 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from draftmill._model import Model
-from draftmill.errors import NoServiceError
+from draftmill.errors import NoServiceError, SettingsError
 from draftmill.jobs import Instant
 
 STATE_FILE = "embedded.json"
+# What a header can hold.
+_KEY = re.compile(r"[\x21-\x7e]+")
 
 
 class Embedded(Model):
@@ -61,9 +64,13 @@ def read_embedded(folder: Path) -> Embedded | None:
 def find_connection(
     url: str | None = None, api_key: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> Connection:
-    """Raises NoServiceError when nothing names a service. A key found in the state file goes to that service alone."""
-    url = url or environ.get("DRAFTMILL_URL")
-    api_key = api_key or environ.get("DRAFTMILL_API_KEY")
+    """A key found in the state file goes to that service alone; white space around a URL or a key is dropped.
+
+    Raises NoServiceError when nothing names a service, SettingsError when what was given cannot be a URL or a key.
+    """
+    url = (url or environ.get("DRAFTMILL_URL", "")).strip() or None
+    api_key = (api_key or environ.get("DRAFTMILL_API_KEY", "")).strip() or None
+    _check_key(api_key)
     if url is None or api_key is None:
         embedded = read_embedded(data_dir(environ))
         if embedded is not None and url in (None, embedded.url):
@@ -75,7 +82,27 @@ def find_connection(
             "no service is known: run `draftmill up`, or set DRAFTMILL_URL and DRAFTMILL_API_KEY "
             f"(no {STATE_FILE} in {data_dir(environ)})"
         )
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise NoServiceError(f"the service's URL must be http:// or https:// with a host, not {url!r}")
+    _check_url(url)
     return Connection(url.rstrip("/"), api_key)
+
+
+def _check_key(api_key: str | None) -> None:
+    if api_key is not None and not _KEY.fullmatch(api_key):
+        raise SettingsError(
+            "the API key in DRAFTMILL_API_KEY is not one: it has a blank, or a character that is not printable ASCII"
+        )
+
+
+def _check_url(url: str) -> None:
+    if "@" in url:
+        # They would replace the key, and would be in every message that names the service.
+        raise SettingsError("the service's URL in DRAFTMILL_URL must hold no `@`: the key goes to DRAFTMILL_API_KEY")
+    if not url.isprintable() or " " in url:
+        raise SettingsError("the service's URL in DRAFTMILL_URL has a blank or a control character")
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError as error:
+        raise SettingsError(f"the service's URL in DRAFTMILL_URL is not one: {error}") from error
+    if not usable:
+        raise SettingsError(f"the service's URL in DRAFTMILL_URL must be http:// or https:// with a host, not {url!r}")

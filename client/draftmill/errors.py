@@ -5,7 +5,8 @@ DraftmillError
  ├─ TransportError     no answer arrived: refused connection, time-out, broken stream, TLS
  ├─ ProtocolError      an answer arrived that is not this API's: another server, a proxy's page, an unknown version
  ├─ DownloadError      an artifact's bytes are not what its manifest promises, or cannot be stored here
- └─ NoServiceError     nobody said where the service is
+ ├─ NoServiceError     nobody said where the service is
+ └─ SettingsError      the URL or the API key that was given cannot be one
 """
 
 
@@ -27,3 +28,7 @@ class DownloadError(DraftmillError):
 
 class NoServiceError(DraftmillError):
     """No URL was given, none is in the environment and no embedded service left its address."""
+
+
+class SettingsError(DraftmillError):
+    """A URL or an API key cannot be used as it was given. The message holds neither key nor password."""

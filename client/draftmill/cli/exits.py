@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from draftmill.errors import DownloadError, DraftmillError
+from draftmill.errors import DownloadError, DraftmillError, SettingsError
 from draftmill.problems import ProblemError
 from draftmill.states import Outcome
 
@@ -23,7 +23,7 @@ HELP = """\b
 Exit codes:
   0  done; with --wait or watch: the job succeeded
   1  a fault of Draftmill's own, or a file that could not be stored
-  2  the command line is wrong
+  2  the command line or the environment is wrong
   3  the service refused, with a problem; or an archive was tampered with
   4  the job failed
   5  the job was canceled
@@ -47,4 +47,6 @@ def of_outcome(outcome: Outcome | None) -> ExitCode:
 def of_error(error: DraftmillError) -> ExitCode:
     if isinstance(error, ProblemError):
         return ExitCode.FAULT if error.problem.slug == "internal" else ExitCode.PROBLEM
+    if isinstance(error, SettingsError):
+        return ExitCode.USAGE
     return ExitCode.FAULT if isinstance(error, DownloadError) else ExitCode.UNREACHABLE

@@ -130,6 +130,18 @@ def test_nobody_there_is_exit_code_7(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert json.loads(capsys.readouterr().out)["type"] == URN + "client-transport"
 
 
+@pytest.mark.parametrize("key", [KEY + "\nX", "kéy"])
+def test_a_bad_key_is_exit_code_2_and_never_shown(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    monkeypatch.setenv("DRAFTMILL_API_KEY", key)
+    assert run(["jobs", "list", "--json"]) == ExitCode.USAGE
+    out, err = capsys.readouterr()
+    assert "DRAFTMILL_API_KEY" in err
+    assert key not in out + err
+    assert server.seen == []
+
+
 def test_list_asks_for_no_more_than_it_shows(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     page = {"items": [JOB.model_dump(mode="json")] * 3, "next_cursor": "more"}
     server.script = [document(page)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from draftmill import NoServiceError
+from draftmill import NoServiceError, SettingsError
 from draftmill.connection import Connection, data_dir, find_connection
 
 
@@ -43,9 +43,9 @@ def test_a_damaged_state_file_is_said(tmp_path: Path) -> None:
         find_connection(environ=environ)
 
 
-@pytest.mark.parametrize("url", ["ftp://x", "localhost:8642", "http://", "x"])
+@pytest.mark.parametrize("url", ["ftp://x", "localhost:8642", "http://", "x", "http://[", "http://x:port"])
 def test_a_url_must_be_one(url: str) -> None:
-    with pytest.raises(NoServiceError, match="http"):
+    with pytest.raises(SettingsError, match="DRAFTMILL_URL"):
         find_connection(url, "k", {})
 
 
@@ -64,3 +64,22 @@ def test_a_key_is_not_printed() -> None:
 )
 def test_loopback_needs_no_proxy(url: str, loopback: bool) -> None:
     assert Connection(url, None).is_loopback is loopback
+
+
+def test_white_space_around_url_and_key_is_dropped() -> None:
+    environ = {"DRAFTMILL_URL": " http://x/\r\n", "DRAFTMILL_API_KEY": "dm_a_b\r\n"}
+    assert find_connection(environ=environ) == Connection("http://x", "dm_a_b")
+
+
+@pytest.mark.parametrize("key", ["secret\nX: y", "secret\x00", "sécret", "secret secret"])
+def test_a_key_that_no_header_holds_is_refused_without_its_value(key: str) -> None:
+    with pytest.raises(SettingsError, match="DRAFTMILL_API_KEY") as caught:
+        find_connection(environ={"DRAFTMILL_URL": "http://x", "DRAFTMILL_API_KEY": key})
+    assert "cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://user:secret@x", "ftp://user:secret@x", "user:secret@x"])
+def test_a_password_in_the_url_is_refused_without_its_value(url: str) -> None:
+    with pytest.raises(SettingsError, match="DRAFTMILL_URL") as caught:
+        find_connection(url, "k", {})
+    assert "secret" not in str(caught.value)
