@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from draftmill._environment import read_settings
+from draftmill.errors import SettingsError
 from draftmill_service.keyring import Keyring, Scope
 from draftmill_service.settings import ServiceSettings
 
@@ -19,15 +21,24 @@ def main() -> None:
     app()
 
 
+def _settings() -> ServiceSettings:
+    """From the environment; a message and exit code 2 when that is wrong."""
+    try:
+        return read_settings(ServiceSettings)
+    except SettingsError as error:
+        typer.echo(f"draftmill-service: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
 @app.command()
 def run(
     host: Annotated[str | None, typer.Option(help="Address to listen on; DRAFTMILL_HOST.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; DRAFTMILL_PORT.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; DRAFTMILL_PORT.")] = None,
 ) -> None:
     """Serve the API and run the reaper, until SIGTERM or Ctrl-C."""
     from draftmill_service.server import serve
 
-    settings = ServiceSettings()
+    settings = _settings()
     given = {"host": host, "port": port}
     serve(settings.model_copy(update={name: value for name, value in given.items() if value is not None}))
 
@@ -37,11 +48,11 @@ def openapi() -> None:
     """Print the OpenAPI document."""
     from draftmill_service.api.app import create_app
 
-    typer.echo(json.dumps(create_app(ServiceSettings()).openapi(), indent=2, sort_keys=True, ensure_ascii=False))
+    typer.echo(json.dumps(create_app(_settings()).openapi(), indent=2, sort_keys=True, ensure_ascii=False))
 
 
 def _keyring() -> Keyring:
-    return Keyring(ServiceSettings().keys_file)
+    return Keyring(_settings().keys_file)
 
 
 @keys.command()

@@ -6,11 +6,13 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from draftmill_service.ledger.address import RedisUrl
+
 
 class ServiceSettings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="DRAFTMILL_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="DRAFTMILL_", frozen=True, extra="ignore", allow_inf_nan=False)
 
-    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
+    redis_url: RedisUrl = Field(default="redis://127.0.0.1:6379/0", repr=False)
     """Ledger and broker. It may hold a password."""
     data_dir: Path = Path("~/.local/share/draftmill")
     host: str = "127.0.0.1"

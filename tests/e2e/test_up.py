@@ -121,6 +121,26 @@ def test_a_taken_port_and_a_missing_root_are_said_before_anything_starts(tmp_pat
     assert not (tmp_path / "redis").exists()
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("DRAFTMILL_REDIS_URL", "garbage"),
+        ("REDIS_URL", "garbage"),
+        ("DRAFTMILL_MAX_ATTEMPTS", "0"),
+        ("DRAFTMILL_LEASE_SECONDS", "abc"),
+        ("DRAFTMILL_HUB_ENDPOINT", "garbage"),
+        ("DRAFTMILL_DISK_BUDGET_BYTES", "-1"),
+    ],
+)
+def test_a_bad_setting_is_named_before_anything_starts(tmp_path: Path, variable: str, value: str) -> None:
+    command = [DRAFTMILL, "up", "--port", "0", "--data-dir", str(tmp_path)]
+    environ = environment(**{variable: value})
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, timeout=60)
+    assert done.returncode == 2
+    assert f"{variable}: " in done.stderr.splitlines()[-1]
+    assert {path.name for path in tmp_path.iterdir()} <= {"up.lock"}
+
+
 def test_secrets_are_the_users_alone_and_each_process_sees_its_own(up: Up) -> None:
     for name in ("embedded.json", "keys.json", "redis/redis.conf"):
         assert stat.S_IMODE((up.data_dir / name).stat().st_mode) == 0o600

@@ -1,6 +1,9 @@
 """`draftmill-service` as an operator types it."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +51,21 @@ def test_unknown_keys_and_scopes_are_usage_errors(data_dir: Path) -> None:
     assert "no key" in run("keys", "revoke", "0123456789ab", code=2)
     run("keys", "create", "x", "--scope", "everything", code=2)
     assert not (data_dir / "keys.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "variable", "value"),
+    [
+        ("draftmill_service.cli", "DRAFTMILL_REDIS_URL", "redis://:secret/word@x"),
+        ("draftmill_service.cli", "DRAFTMILL_PORT", "x"),
+        ("draftmill_worker.cli", "DRAFTMILL_LEASE_SECONDS", "inf"),
+    ],
+)
+def test_a_bad_setting_is_one_line_that_names_it(program: str, variable: str, value: str, data_dir: Path) -> None:
+    command = [sys.executable, "-m", program, "run"]
+    environ = {**os.environ, variable: value}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f": {variable}: " in done.stderr
+    assert "secret" not in done.stderr

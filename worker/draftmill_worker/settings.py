@@ -2,12 +2,14 @@
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from draftmill._model import Model
 from draftmill.states import Stage
+from draftmill_service.ledger.address import RedisUrl
 
 HUB = "https://huggingface.co"
 
@@ -41,15 +43,15 @@ def _endpoint() -> str:
 
 
 class WorkerSettings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="DRAFTMILL_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="DRAFTMILL_", frozen=True, extra="ignore", allow_inf_nan=False)
 
-    redis_url: str = Field(default="redis://127.0.0.1:6379/0", repr=False)
+    redis_url: RedisUrl = Field(default="redis://127.0.0.1:6379/0", repr=False)
     """Ledger and broker. It may hold a password."""
     data_dir: Path = Field(default=Path("~/.local/share/draftmill"), validate_default=True)
-    hub_endpoint: str = Field(default_factory=_endpoint)
+    hub_endpoint: str = Field(default_factory=_endpoint, validate_default=True)
     allowed_roots: str = ""
     """Separated as PATH is."""
-    disk_budget_bytes: int | None = None
+    disk_budget_bytes: int | None = Field(default=None, ge=0)
     stall_seconds: float = Field(default=60.0, gt=0)
     link_local: bool = False
     threads: int = Field(default_factory=_threads, ge=1)
@@ -80,6 +82,18 @@ class WorkerSettings(BaseSettings):
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @field_validator("hub_endpoint")
+    @classmethod
+    def _is_url(cls, value: str) -> str:
+        try:
+            parts = urlsplit(value)
+            usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable:
+            raise ValueError("must be http:// or https:// with a host (HF_ENDPOINT is its default)")
+        return value
 
     def for_stages(self) -> StageSettings:
         return StageSettings(

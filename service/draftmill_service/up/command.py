@@ -57,7 +57,7 @@ def up(
             plan = embedded.Plan(
                 data_dir=folder,
                 port=usable(port),
-                redis_url=os.environ.get("DRAFTMILL_REDIS_URL") or os.environ.get("REDIS_URL"),
+                redis_url=_redis_url(),
                 allowed_roots=_roots(allow_root),
                 environ=os.environ,
             )
@@ -67,6 +67,18 @@ def up(
     except (UpError, OSError) as error:
         output.error(error if isinstance(error, UpError) else UpError(str(error)))
         raise typer.Exit(ExitCode.USAGE) from error
+
+
+def _redis_url() -> str | None:
+    from draftmill_service.ledger.address import redis_url
+
+    for name in ("DRAFTMILL_REDIS_URL", "REDIS_URL"):
+        if url := os.environ.get(name):
+            try:
+                return redis_url(url)
+            except ValueError as error:
+                raise UpError(f"{name}: {error}") from None
+    return None
 
 
 def _roots(folders: list[Path]) -> list[Path]:

@@ -1,16 +1,19 @@
 """The embedded service: Redis, the API and one worker on this machine, in one data directory."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import redis
 
+from draftmill._environment import read_settings
 from draftmill_service.settings import ServiceSettings
 from draftmill_service.up import embedded_redis, state
 from draftmill_service.up.child import Child, Command
@@ -54,9 +57,14 @@ class Plan:
 
 
 def run(plan: Plan, say: Say, ready: Say) -> None:
-    """Runs until SIGINT or SIGTERM. `ready` gets the embedded Redis' description once everything answers."""
+    """Runs until SIGINT or SIGTERM. `ready` gets the embedded Redis' description once everything answers.
+
+    Raises SettingsError or UpError before anything was started when the environment is wrong.
+    """
+    keys_file = read_settings(partial(ServiceSettings, data_dir=plan.data_dir)).keys_file
+    _check_worker(plan)
     plan.logs.mkdir(exist_ok=True)
-    key = state.own_key(plan.data_dir, ServiceSettings(data_dir=plan.data_dir).keys_file)
+    key = state.own_key(plan.data_dir, keys_file)
     with Supervisor(say) as supervisor:
         redis_url, described = _start_redis(plan, supervisor)
         if redis_url is None:
@@ -94,6 +102,15 @@ def _start_redis(plan: Plan, supervisor: Supervisor) -> tuple[str | None, str]:
 def _python(plan: Plan, name: str, module: str, redis_url: str, *, hub: bool, grace_seconds: float) -> Command:
     arguments = (sys.executable, "-m", module, "run")
     return Command(name, arguments, plan.environment(redis_url, hub=hub), grace_seconds)
+
+
+def _check_worker(plan: Plan) -> None:
+    """Raises UpError with what the worker says against its settings; only the worker itself knows them."""
+    environ = plan.environment(plan.redis_url or ServiceSettings.model_fields["redis_url"].default, hub=True)
+    command = (sys.executable, "-m", "draftmill_worker.cli", "check")
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=_START_SECONDS)
+    if done.returncode != 0:
+        raise UpError(done.stderr.strip().rpartition("\n")[2] or f"the worker's check ended with {done.returncode}")
 
 
 def _answers(url: str) -> bool:
