@@ -103,6 +103,7 @@ KINDS: dict[str, Kind] = {
     "incomplete-checkpoint": Kind("The index names files or tensors that are not there", 422),
     "duplicate-tensor": Kind("A tensor is stored in more than one file", 422),
     "unlisted-weights": Kind("A weight file holds tensors the index does not name", 422),
+    "too-many-tensors": Kind("The drafter has more tensors than a plan holds", 422),
     "promised-layers-missing": Kind("The configuration promises draft layers that are not in the weights", 422),
     "unsafe-path": Kind("A path in the checkpoint leaves its folder", 422),
     "already-quantized": Kind("The checkpoint is quantized already", 422),

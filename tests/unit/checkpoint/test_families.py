@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +7,8 @@ import pytest
 
 from draftmill.plans import Family, Head
 from draftmill.problems import Problem, ProblemError
+from draftmill_worker.checkpoint.checkpoint import open_checkpoint
+from draftmill_worker.checkpoint.families import MAX_TENSORS, detect
 from tests.unit.checkpoint.layouts import (
     DRAFT_VOCAB,
     HIDDEN,
@@ -77,6 +80,16 @@ RECOGNISED: dict[str, tuple[Callable[[], Layout], Family, str, Head, str]] = {
     ),
     "medusa": (medusa, Family.MEDUSA, "medusa", Head.OWN, "Medusa"),
 }
+
+
+def test_more_tensors_than_a_plan_holds_are_refused(tmp_path: Path) -> None:
+    checkpoint = open_checkpoint(eagle3().write(tmp_path))
+    one = checkpoint.tensors["norm.weight"]
+    more = {f"x{number}": one for number in range(MAX_TENSORS)}
+    with pytest.raises(ProblemError, match=f"at most {MAX_TENSORS} are planned") as caught:
+        detect(replace(checkpoint, tensors=checkpoint.tensors | more))
+    problem = caught.value.problem
+    assert (problem.slug, problem.offenders[0].value) == ("too-many-tensors", len(checkpoint.tensors) + MAX_TENSORS)
 
 
 @pytest.mark.parametrize(("make", "family", "dialect", "head", "engine"), RECOGNISED.values(), ids=RECOGNISED.keys())

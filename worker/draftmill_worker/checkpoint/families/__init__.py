@@ -21,6 +21,11 @@ from draftmill_worker.checkpoint.findings import Findings
 __all__ = ["Drafter", "Module", "detect"]
 
 
+# A tensor takes up to about 1 KiB of plan.json, which is read up to 32 MiB. Drafters have a few thousand at most; a
+# benchmark's target, which may have far more, is not planned.
+MAX_TENSORS = 16_384
+
+
 @dataclass(frozen=True)
 class _Layout:
     """How one family shows itself."""
@@ -65,12 +70,21 @@ _LAYOUTS = (
 _OTHER_LAYOUTS = re.compile(r"Gemma4DSpark|K3DSpark|DeepseekV[234]|Laguna|MuseGlimmer")
 
 
+def _check_count(checkpoint: Checkpoint) -> None:
+    count = len(checkpoint.tensors)
+    if count > MAX_TENSORS:
+        message = f"the weight files hold {count} tensors; at most {MAX_TENSORS} are planned"
+        raise ProblemError("too-many-tensors", message, [Offender(where="tensors", message=message, value=count)])
+
+
 def detect(checkpoint: Checkpoint) -> Drafter:
     """The drafter in the checkpoint.
 
-    Raises `already-quantized`, `unknown-family`, `malformed-config`, `head-ambiguous`, `tied-head-mismatch`,
-    `target-layers-missing`, `shape-mismatch`, `missing-tensors` or `promised-layers-missing`, with every offender.
+    Raises `too-many-tensors`, `already-quantized`, `unknown-family`, `malformed-config`, `head-ambiguous`,
+    `tied-head-mismatch`, `target-layers-missing`, `shape-mismatch`, `missing-tensors` or `promised-layers-missing`, with
+    every offender.
     """
+    _check_count(checkpoint)
     refuse_quantized(checkpoint)
     findings = Findings()
     settings, speculators = flatten(checkpoint.config, findings)
