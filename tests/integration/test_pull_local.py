@@ -1,6 +1,7 @@
 """Local paths: the operator's roots, exports by number, Hub caches of links, hard links, changes meanwhile."""
 
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from draftmill.problems import Problem, ProblemError
 from draftmill_worker.checkpoint.checkpoint import open_checkpoint
 from draftmill_worker.checkpoint.identity import fingerprint
 from draftmill_worker.checkpoint.manifest import make_manifest
-from draftmill_worker.pull import LocalSettings, pull_path, read_local
+from draftmill_worker.pull import LocalSettings, local, pull_path, read_local
 from tests.unit.pull import builders
 
 WEIGHTS = "model.safetensors"
@@ -321,6 +322,24 @@ class TestChanges:
         problem = self.pull_while(root, sources, lambda folder: (changes[change](folder), None)[1])
         assert problem.slug == "source-changed"
         assert nothing_left(sources)
+
+    def test_a_folder_that_is_removed_is_noticed(
+        self, root: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened = local.survey
+
+        def removed(source: Any, *rest: Any) -> Any:
+            found = opened(source, *rest)
+            shutil.rmtree(source.path)
+            return found
+
+        monkeypatch.setattr(local, "survey", removed)
+        for link in (SETTINGS, LINK):
+            folder = builders.draft_model(root / "drafter")
+            problem = refused(lambda: pull_path(folder, [root], sources, link))  # noqa: B023
+            assert (problem.slug, problem.offenders[0].where) == ("source-changed", "config.json")
+            builders.draft_model(root / "drafter")
+            assert refused(lambda: read_local(folder, [root], SETTINGS)).slug == "source-changed"  # noqa: B023
 
 
 def test_pulls_of_one_folder_at_the_same_time_give_one_source(root: Path, sources: Path) -> None:

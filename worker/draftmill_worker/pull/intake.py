@@ -21,6 +21,7 @@ _NO_LINK = {
     errno.EACCES: "not permitted",
     errno.EMLINK: "too many links",
     errno.ENOTSUP: "not supported by the file system",
+    errno.ENOENT: "removed meanwhile",  # the copy that is tried instead names the file
 }
 
 

@@ -1,5 +1,6 @@
 """Takes a checkpoint folder of this machine into the sources folder, by copy or, when asked, by hard link."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from draftmill.digests import digest
-from draftmill.problems import ProblemError
+from draftmill.problems import Offender, ProblemError
 from draftmill.reports import Manifest
 from draftmill_worker.checkpoint.checkpoint import WEIGHTS_SUFFIX, Checkpoint, open_checkpoint
 from draftmill_worker.checkpoint.families import detect
@@ -61,17 +62,37 @@ def read_local(path: str | Path, allowed_roots: Sequence[Path], limits: Limits) 
 
 @contextmanager
 def _source(path: str | Path, roots: Sequence[Path]) -> Iterator[SourceFolder]:
-    """The folder that `path` stands for. Problems within the block name it where it is a training output's export."""
+    """The folder that `path` stands for. Problems within the block name it where it is a training output's export.
+
+    Files of it that are removed meanwhile become `source-changed`.
+    """
     folder = resolve_folder(path, roots)
-    export = newest_export(folder)
+    with _still_there(folder):
+        export = newest_export(folder)
+    real = folder if export is None else resolve_folder(export, roots)
     try:
-        yield scan(folder if export is None else resolve_folder(export, roots), roots)
+        with _still_there(real):
+            yield scan(real, roots)
     except ProblemError as error:
         if export is None:
             raise
         problem = error.problem
         detail = f"{export.name}, the newest export in {path}: {problem.detail}"
         raise ProblemError(problem.slug, detail, problem.offenders) from error
+
+
+@contextmanager
+def _still_there(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        gone = Path(os.fsdecode(error.filename or ""))
+        if not gone.is_relative_to(folder):
+            raise
+        offender = Offender(
+            where=gone.name if gone == folder else str(gone.relative_to(folder)), message="was removed meanwhile"
+        )
+        raise ProblemError("source-changed", f"{gone} {offender.message}", [offender]) from error
 
 
 def _open(source: SourceFolder, limits: Limits) -> Checkpoint:
