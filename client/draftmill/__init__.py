@@ -16,6 +16,7 @@ from draftmill.benchmarks import Acceptance, Benchmark, EngineArgs, Gate, Prompt
 from draftmill.errors import (
     DownloadError,
     DraftmillError,
+    FolderTakenError,
     NoServiceError,
     ProtocolError,
     SettingsError,
@@ -72,6 +73,7 @@ __all__ = [
     "EventPage",
     "Family",
     "Fate",
+    "FolderTakenError",
     "Format",
     "FormatSpec",
     "Gate",

@@ -1,10 +1,24 @@
-"""Paths that a server sent, before anything is written under them."""
+"""Where a download goes: the paths that a server sent, and what lies in the folder, before anything is written."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path, PurePosixPath
 
+from draftmill.errors import FolderTakenError
 from draftmill.problems import Offender, ProblemError
 from draftmill.reports import ManifestFile
+
+# What an engine or its loader reads from a checkpoint folder, whether or not the variant names it.
+_READ = ("*.safetensors", "*.index.json", "*config.json", "*.bin", "*.pt", "*.pth")
+
+
+def foreign(folder: Path, files: Iterable[ManifestFile]) -> list[str]:
+    """Names of checkpoint files in `folder` that none of `files` replaces; an engine would read them too.
+
+    Parts of interrupted downloads have names of their own and are none.
+    """
+    own = {file.path for file in files}
+    found = {str(path.relative_to(folder)) for pattern in _READ for path in folder.glob(pattern)}
+    return sorted(found - own)
 
 
 def _fault(path: str) -> str | None:
@@ -18,11 +32,13 @@ def _fault(path: str) -> str | None:
     return None
 
 
-def places(folder: Path, files: Iterable[ManifestFile]) -> dict[str, Path]:
+def places(folder: Path, files: Collection[ManifestFile]) -> dict[str, Path]:
     """The file each artifact goes to, by its path; all strictly inside `folder`, and none inside another.
 
     Raises ProblemError("unsafe-path") that names every path that is not. Links already in `folder` are followed
     when judging, so that one that leads out is refused.
+
+    Raises FolderTakenError where the folder holds files of another checkpoint.
     """
     root = folder.resolve()
     found: dict[str, Path] = {}
@@ -41,4 +57,9 @@ def places(folder: Path, files: Iterable[ManifestFile]) -> dict[str, Path]:
             offenders.append(Offender(where=path, message=fault))
     if offenders:
         raise ProblemError("unsafe-path", "the service sent artifact paths that cannot be stored", offenders)
+    if others := foreign(root, files):
+        raise FolderTakenError(
+            f"{folder} holds files of another checkpoint, which an engine would read too: {', '.join(others)}; "
+            "choose an empty folder"
+        )
     return found

@@ -5,6 +5,7 @@ DraftmillError
  ├─ TransportError     no answer arrived: refused connection, time-out, broken stream, TLS
  ├─ ProtocolError      an answer arrived that is not this API's: another server, a proxy's page, an unknown version
  ├─ DownloadError      an artifact's bytes are not what its manifest promises, or cannot be stored here
+ │   └─ FolderTakenError   the folder to download to holds files of another checkpoint
  ├─ NoServiceError     nobody said where the service is
  └─ SettingsError      the URL or the API key that was given cannot be one
 """
@@ -24,6 +25,10 @@ class ProtocolError(DraftmillError):
 
 class DownloadError(DraftmillError):
     """An artifact could not be stored: wrong bytes, or a folder that does not allow it."""
+
+
+class FolderTakenError(DownloadError):
+    """The folder holds files of another checkpoint, which an engine would read with the variant's; nothing was sent."""
 
 
 class NoServiceError(DraftmillError):

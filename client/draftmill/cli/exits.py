@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from draftmill.errors import DownloadError, DraftmillError, SettingsError
+from draftmill.errors import DownloadError, DraftmillError, FolderTakenError, SettingsError
 from draftmill.problems import ProblemError
 from draftmill.states import Outcome
 
@@ -47,6 +47,6 @@ def of_outcome(outcome: Outcome | None) -> ExitCode:
 def of_error(error: DraftmillError) -> ExitCode:
     if isinstance(error, ProblemError):
         return ExitCode.FAULT if error.problem.slug == "internal" else ExitCode.PROBLEM
-    if isinstance(error, SettingsError):
+    if isinstance(error, SettingsError | FolderTakenError):
         return ExitCode.USAGE
     return ExitCode.FAULT if isinstance(error, DownloadError) else ExitCode.UNREACHABLE

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftmill import Artifacts, DownloadError, ManifestFile, ProblemError, TransportError
+from draftmill import Artifacts, DownloadError, FolderTakenError, ManifestFile, ProblemError, TransportError
 from draftmill._paths import places
 from tests.unit.client.conftest import make_job
 from tests.unit.client.scripted import Answer, Script, Scripted, Seen, document
@@ -178,6 +178,22 @@ def test_every_unsafe_path_is_named_and_nothing_is_written(connect: Connect, tmp
     assert caught.value.problem.slug == "unsafe-path"
     assert offenders == ["model.safetensors", *bad[:-1]]
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("other", ["other.safetensors", "model.safetensors.index.json", "generation_config.json"])
+def test_files_of_another_checkpoint_in_the_folder_are_refused_first(
+    connect: Connect, tmp_path: Path, other: str
+) -> None:
+    (tmp_path / other).write_text("{}")
+    (tmp_path / "notes.txt").write_text("may stay")
+    client, server = connect(Store())
+    with pytest.raises(FolderTakenError, match=re.escape(other)):
+        client.download(JOB, tmp_path)
+    assert set(tree(tmp_path)) == {other, "notes.txt"}
+    assert not ranges(server, "model.safetensors")
+    (tmp_path / other).unlink()
+    client.download(JOB, tmp_path)
+    assert set(tree(tmp_path)) == {*FILES, "notes.txt"}
 
 
 def test_a_link_in_the_folder_does_not_lead_out(connect: Connect, tmp_path: Path) -> None:
