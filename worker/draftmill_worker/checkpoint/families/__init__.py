@@ -81,8 +81,8 @@ def detect(checkpoint: Checkpoint) -> Drafter:
     """The drafter in the checkpoint.
 
     Raises `too-many-tensors`, `already-quantized`, `unknown-family`, `malformed-config`, `head-ambiguous`,
-    `tied-head-mismatch`, `target-layers-missing`, `shape-mismatch`, `missing-tensors` or `promised-layers-missing`, with
-    every offender.
+    `tied-head-mismatch`, `target-layers-missing`, `shape-mismatch`, `missing-tensors` or `promised-layers-missing`,
+    with every offender.
     """
     _check_count(checkpoint)
     refuse_quantized(checkpoint)
