@@ -55,7 +55,7 @@ def refused(call: Callable[[], Any]) -> ProblemError:
 
 def leftovers(sources: Path) -> list[str]:
     """What lies under sources, but for locks."""
-    return sorted(path.name for path in sources.rglob("*") if path.is_file() and path.suffix != ".lock")
+    return sorted(path.name for path in sources.rglob("*") if path.is_file())
 
 
 def test_a_pull_lands_whole_and_read_only(served: Repo, settings: HubSettings, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import os
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,9 @@ from draftmill.problems import Problem, ProblemError
 from draftmill_worker.checkpoint.checkpoint import open_checkpoint
 from draftmill_worker.checkpoint.identity import fingerprint
 from draftmill_worker.checkpoint.manifest import make_manifest
-from draftmill_worker.pull import LocalSettings, local, pull_path, read_local
+from draftmill_worker.pull import LocalSettings, pull_path, read_local
+from draftmill_worker.pull.folder import SourceFolder
+from draftmill_worker.pull.survey import survey
 from tests.unit.pull import builders
 
 WEIGHTS = "model.safetensors"
@@ -43,7 +45,7 @@ def refused(call: Callable[[], Any]) -> Problem:
 
 
 def nothing_left(sources: Path) -> bool:
-    return all(path.suffix == ".lock" for path in sources.rglob("*") if path.is_file())
+    return not any(path.is_file() for path in sources.rglob("*"))
 
 
 def test_a_folder_is_copied_whole_and_read_only(root: Path, sources: Path) -> None:
@@ -326,14 +328,12 @@ class TestChanges:
     def test_a_folder_that_is_removed_is_noticed(
         self, root: Path, sources: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        opened = local.survey
-
-        def removed(source: Any, *rest: Any) -> Any:
-            found = opened(source, *rest)
+        def removed(source: SourceFolder, names: Sequence[str], repo: str | None) -> tuple[str, ...]:
+            found = survey(source, names, repo)
             shutil.rmtree(source.path)
             return found
 
-        monkeypatch.setattr(local, "survey", removed)
+        monkeypatch.setattr("draftmill_worker.pull.local.survey", removed)
         for link in (SETTINGS, LINK):
             folder = builders.draft_model(root / "drafter")
             problem = refused(lambda: pull_path(folder, [root], sources, link))  # noqa: B023

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,27 @@ def test_a_changed_byte_is_found_whatever_the_times_say(tmp_path: Path) -> None:
     path.write_bytes(b"[]")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert slot.sealed() is None
+
+
+def test_a_lock_keeps_others_out_and_leaves_no_file(tmp_path: Path) -> None:
+    """Every waiter waits for a file that its holder removes."""
+    slot = Slot(tmp_path, "a")
+    inside: list[int] = []
+    most: list[int] = []
+
+    def enter(number: int) -> None:
+        for _ in range(50):
+            with slot.locked():
+                inside.append(number)
+                os.sched_yield()
+                most.append(len(inside))
+                inside.remove(number)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(enter, range(6)))
+    assert set(most) == {1}
+    assert len(most) == 300
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_identities_that_are_gone_cost_a_hash_and_come_back(tmp_path: Path) -> None:

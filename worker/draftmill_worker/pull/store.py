@@ -59,13 +59,17 @@ class Slot:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """One process at a time; the kernel lets go when the holder dies. A waiter finds what the holder left."""
+        """One process at a time; the kernel lets go when the holder dies. A waiter finds what the holder left.
+
+        The holder removes the lock's file while it still holds the lock, so that none piles up.
+        """
         self.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.parent / f"{self.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        path = self.parent / f"{self.name}.lock"
+        descriptor = _lock(path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
+            path.unlink(missing_ok=True)
             os.close(descriptor)
 
     def sealed(self, progress: Progress | None = None) -> Manifest | None:
@@ -127,6 +131,28 @@ class Slot:
 
     def _record_identity(self, folder: Path) -> None:
         write_atomic(self.identity_path, _IDENTITY.dump_json(fingerprint(folder)))
+
+
+def _lock(path: Path) -> int:
+    """Descriptor of the locked file that has the name `path`."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # What was waited for may have lost its name to the last holder: such a lock keeps nobody out.
+            if _has_name(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _has_name(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def rehash(folder: Path, manifest: Manifest, progress: Progress | None) -> Manifest | None:
