@@ -129,6 +129,7 @@ KINDS: dict[str, Kind] = {
     "all-zero-weight": Kind("A weight to quantize is all zero", 422),
     # Bench.
     "prompts-invalid": Kind("The prompts cannot be read or do not fit the models' window", 422),
+    "pair-mismatch": Kind("Drafter and target do not belong together", 422),
     "draft-length-refused": Kind("The drafter does not draft this many tokens", 422),
     "remote-code-refused": Kind("The operator does not allow this repository's code to run", 422),
     "engine-unavailable": Kind("This worker has no engine, or no memory for one", 503),

@@ -8,6 +8,7 @@ from draftmill_worker.bench import gate, prompts, statistics
 from draftmill_worker.bench.arm import compared
 from draftmill_worker.bench.arms import Arms, Place
 from draftmill_worker.bench.engine_args import check_remote_code, window
+from draftmill_worker.bench.pair import check_pair
 from draftmill_worker.bench.speculative import check_length
 from draftmill_worker.bench.subject import Subject
 from draftmill_worker.stage import Reporter
@@ -26,11 +27,13 @@ class Question:
 def bench(question: Question, place: Place, report: Reporter) -> Acceptance:
     """Measure, or take what was measured, and judge. The verdict is in the answer; a failed gate raises nothing.
 
-    ProblemError for what cannot be measured: prompts-invalid, draft-length-refused, remote-code-refused,
-    engine-unavailable, boot-failed, no-drafts, receipt-invalid, bench-failed, receipt-chain-broken.
+    ProblemError for what cannot be measured: prompts-invalid, pair-mismatch, draft-length-refused,
+    remote-code-refused, engine-unavailable, boot-failed, no-drafts, receipt-invalid, bench-failed,
+    receipt-chain-broken.
     """
     subject, benchmark = question.subject, question.benchmark
     check_remote_code(benchmark, {"target": subject.target.repo, "source": subject.source.repo}, question.trusted)
+    check_pair(subject)
     check_length(subject.drafter, benchmark.num_speculative_tokens)
     chosen = prompts.load(benchmark.prompts, question.prompts_file)
     runs = int(benchmark.no_speculation) + benchmark.repeats + 1
