@@ -24,6 +24,7 @@ CALLS = [
     ("GET", f"/v1/jobs/{UNKNOWN}/events?stream=true", Scope.READ),
     ("GET", f"/v1/jobs/{UNKNOWN}/plan", Scope.READ),
     ("GET", f"/v1/jobs/{UNKNOWN}/verify", Scope.READ),
+    ("GET", f"/v1/jobs/{UNKNOWN}/acceptance", Scope.READ),
     ("GET", f"/v1/jobs/{UNKNOWN}/artifacts", Scope.READ),
     ("GET", f"/v1/jobs/{UNKNOWN}/artifacts/config.json", Scope.READ),
     ("HEAD", f"/v1/jobs/{UNKNOWN}/artifacts/config.json", Scope.READ),

@@ -99,12 +99,12 @@ class Office:
         return eventually(lambda: job if (job := self.job(job_id)).done else None, timeout=timeout) or self.job(job_id)
 
     def reach(self, job_id: str, stage: Stage, attempt: int = 1, timeout: float = 30.0) -> None:
-        """Wait until a stage of an attempt runs."""
+        """Wait until a stage of an attempt runs; a short one may be over by then."""
 
         def runs() -> bool:
             attempts = self.job(job_id).attempts
             stages = attempts[attempt - 1].stages if len(attempts) >= attempt else ()
-            return any(record.name is stage and record.state is StageState.RUNNING for record in stages)
+            return any(record.name is stage and record.state is not StageState.PENDING for record in stages)
 
         eventually(runs, timeout=timeout)
 

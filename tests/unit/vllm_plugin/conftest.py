@@ -1,5 +1,6 @@
 """One vLLM per test process, with the plugin's features applied in it."""
 
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +22,11 @@ def applied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     with pytest.MonkeyPatch.context() as patch, set_current_vllm_config(VllmConfig()):
         patch.setenv(vllm_plugin.VARIABLE, ",".join(vllm_plugin.FEATURES))
         vllm_plugin.register()
-        with warnings.catch_warnings():
-            # It looks into every module, also for what torch has deprecated.
+        with warnings.catch_warnings(), pytest.MonkeyPatch.context() as hidden:
+            # It looks into every module, also for what torch has deprecated, and stumbles over llvmlite's attributes.
             warnings.simplefilter("ignore", FutureWarning)
+            for name in [name for name in sys.modules if name.partition(".")[0] == "llvmlite"]:
+                hidden.delitem(sys.modules, name)
             current_platform.register_triton_kernel_overrides()
         init_distributed_environment(1, 0, f"file://{store}", 0, "gloo")
         initialize_model_parallel(1)
