@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from draftmill.digests import digest
+from draftmill.formats import Format
+from draftmill.jobs import JobSpec, PathSource
 from draftmill.problems import Problem, ProblemError
 from draftmill_worker.checkpoint.checkpoint import open_checkpoint
 from draftmill_worker.checkpoint.identity import fingerprint
@@ -19,6 +21,8 @@ from draftmill_worker.checkpoint.manifest import make_manifest
 from draftmill_worker.pull import LocalSettings, pull_path, read_local
 from draftmill_worker.pull.folder import SourceFolder
 from draftmill_worker.pull.survey import survey
+from draftmill_worker.settings import StageSettings
+from draftmill_worker.stages.preflight import preflight
 from tests.unit.pull import builders
 
 WEIGHTS = "model.safetensors"
@@ -153,6 +157,14 @@ class TestRoots:
         assert [offender.where for offender in problem.offenders] == ["chat_template.jinja", "tokenizer.json"]
         assert refused(lambda: read_local(folder, [root], SETTINGS)).slug == "path-not-allowed"
         assert nothing_left(sources)
+
+    def test_a_preflight_refuses_what_the_pull_would(self, root: Path) -> None:
+        folder = builders.draft_model(root / "drafter")
+        (folder / WEIGHTS).rename(root.parent / WEIGHTS)
+        (folder / WEIGHTS).symlink_to(root.parent / WEIGHTS)
+        spec = JobSpec(source=PathSource(path=str(folder)), format=Format.FP8)
+        settings = StageSettings(allowed_roots=(root,))
+        assert refused(lambda: preflight(spec, settings)).slug == "path-not-allowed"
 
     def test_a_module_that_links_out_is_refused(self, root: Path, sources: Path) -> None:
         folder = builders.draft_model(root / "drafter", auto_map={"AutoModel": "modeling_x.X"})
