@@ -1,6 +1,7 @@
 """Following a job's event stream over lost connections: the state that both clients share."""
 
 import time
+from collections.abc import Callable
 
 import httpx
 from httpx_sse import ServerSentEvent
@@ -11,12 +12,15 @@ from draftmill._calls import Call
 from draftmill._retry import RetryPolicy
 from draftmill.errors import ProtocolError, TransportError
 from draftmill.jobs import Job
-from draftmill.problems import ProblemError
-from draftmill.reports import Event, EventKind
+from draftmill.problems import KINDS, ProblemError
+from draftmill.reports import LEDGER_AWAY, Event, EventKind
 from draftmill.states import DONE
 
 # A stream that stayed open this long was no failure to connect, even when no event came.
 _LASTED_SECONDS = 5.0
+
+Away = Callable[[str], None]
+"""Called once each time that no event can come for a while, with why."""
 
 
 def may_pass(error: Exception) -> bool:
@@ -32,7 +36,7 @@ class Follow:
     A stream that ends is no proof that the job did: the caller asks for the job and follows on while it is not done.
     """
 
-    def __init__(self, job: Job | str, after: str | None, policy: RetryPolicy) -> None:
+    def __init__(self, job: Job | str, after: str | None, policy: RetryPolicy, away: Away | None = None) -> None:
         self.job = _calls.job_id(job)
         self.last_id = after
         self._policy = policy
@@ -40,6 +44,8 @@ class Follow:
         self._opened = time.monotonic()
         self._at_end = False
         self._was_done = False
+        self._away = away
+        self._told = False
 
     def call(self) -> Call[None]:
         self._opened = time.monotonic()
@@ -48,12 +54,15 @@ class Follow:
     def take(self, message: ServerSentEvent) -> Event | None:
         """The event in a message; None for messages without data."""
         if not message.data:
+            if message.event == LEDGER_AWAY:
+                self._tell(KINDS[LEDGER_AWAY].title)
             return None
         try:
             event = Event.model_validate_json(message.data, extra="ignore")
         except ValidationError as error:
             raise ProtocolError(f"the event stream of {self.job} sent something that is no event: {error}") from error
         self._failures = 0
+        self._told = False
         self.last_id = message.id or event.id
         self._at_end = event.kind is EventKind.STATE and event.data.get("state") in DONE
         return event
@@ -75,4 +84,11 @@ class Follow:
         self._failures += 1
         if self._failures > self._policy.attempts:
             raise TransportError(f"lost the event stream of {self.job} and cannot get it back: {error}") from error
+        if error is not None:
+            self._tell(error.problem.title if isinstance(error, ProblemError) else str(error) or type(error).__name__)
         return self._policy.pause(self._failures)
+
+    def _tell(self, reason: str) -> None:
+        if self._away is not None and not self._told:
+            self._away(reason)
+        self._told = True

@@ -17,7 +17,7 @@ from draftmill._download import Download, Progress, Transfer
 from draftmill._part import Part, matches, storing
 from draftmill._paths import places
 from draftmill._retry import RetryPolicy, busy
-from draftmill._watch import Follow, may_pass
+from draftmill._watch import Away, Follow, may_pass
 from draftmill.benchmarks import Acceptance, ArmName
 from draftmill.connection import find_connection
 from draftmill.errors import DraftmillError, TransportError
@@ -113,8 +113,10 @@ class AsyncClient:
     async def events(self, job: Job | str, *, after: str = "0", limit: int = 1000) -> EventPage:
         return await self._do(_calls.events(job, after=after, limit=limit))
 
-    async def watch(self, job: Job | str, *, after: str | None = None) -> AsyncIterator[Event]:
-        follow = Follow(job, after, self._patient)
+    async def watch(
+        self, job: Job | str, *, after: str | None = None, away: Away | None = None
+    ) -> AsyncIterator[Event]:
+        follow = Follow(job, after, self._patient, away)
         while True:
             lost: Exception | None = None
             try:

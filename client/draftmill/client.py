@@ -18,7 +18,7 @@ from draftmill._download import Download, Progress, Transfer
 from draftmill._part import Part, matches, storing
 from draftmill._paths import places
 from draftmill._retry import RetryPolicy, busy
-from draftmill._watch import Follow, may_pass
+from draftmill._watch import Away, Follow, may_pass
 from draftmill.benchmarks import Acceptance, ArmName
 from draftmill.connection import find_connection
 from draftmill.errors import DraftmillError, TransportError
@@ -121,9 +121,12 @@ class Client:
     def events(self, job: Job | str, *, after: str = "0", limit: int = 1000) -> EventPage:
         return self._do(_calls.events(job, after=after, limit=limit))
 
-    def watch(self, job: Job | str, *, after: str | None = None) -> Iterator[Event]:
-        """The job's events from the first (or from the one after `after`) until it is done, over lost connections."""
-        follow = Follow(job, after, self._patient)
+    def watch(self, job: Job | str, *, after: str | None = None, away: Away | None = None) -> Iterator[Event]:
+        """The job's events from the first (or from the one after `after`) until it is done, over lost connections.
+
+        `away` is told why, once each time that the service or its ledger is away; the watching goes on.
+        """
+        follow = Follow(job, after, self._patient, away)
         while True:
             lost: Exception | None = None
             try:

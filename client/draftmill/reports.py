@@ -53,6 +53,10 @@ class Artifacts(Model):
     files: tuple[ManifestFile, ...]
 
 
+LEDGER_AWAY = "ledger-unavailable"
+"""Name of the event without data in a stream that waits for its ledger."""
+
+
 class EventKind(StrEnum):
     STATE = "state"
     ATTEMPT = "attempt"

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from draftmill.jobs import JobSpec
-from draftmill.reports import Event
+from draftmill.reports import LEDGER_AWAY, Event
 from draftmill.states import Outcome
 from draftmill_service.doorbell import Doorbell
 from draftmill_service.keyring import Keyring, Scope
@@ -97,11 +97,13 @@ def test_stream_and_worker_outlive_a_restart_of_redis(durable_redis: RedisServer
         listener = Listener(live, f"/v1/jobs/{job_id}/events?stream=true")
         eventually(lambda: len(listener.seen) == 3)
         durable_redis.stop(signal.SIGKILL)
+        # The stream says that it waits.
+        eventually(lambda: listener.seen[-1].event == LEDGER_AWAY)
         durable_redis.start()
         worker.log(held, "info", "still here")
         assert worker.finish(held, Outcome.SUCCEEDED)
         eventually(listener.ended)
-        events = [Event.model_validate_json(event.data) for event in listener.seen]
+        events = [Event.model_validate_json(event.data) for event in listener.seen if event.data]
         assert events[3].data["message"] == "still here"
         assert events[-1].data["state"] == "succeeded"
         assert len({event.id for event in events}) == len(events)

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from draftmill.cli.exits import ExitCode, of_outcome
@@ -15,14 +16,20 @@ if TYPE_CHECKING:
     from draftmill.client import Client
 
 Show = Callable[[Event], None]
+Say = Callable[[str], None]
+"""Takes a line for the person, beside what is shown of events."""
 
 
 def watch(client: "Client", job: Job | str, output: Output, *, json_lines: bool) -> tuple[Job | None, ExitCode]:
     """Follows the job to its end. None and INTERRUPTED when the person stopped watching, which the job survives."""
     job_id = job.id if isinstance(job, Job) else job
     try:
-        with _shown(output, json_lines) as show:
-            for event in client.watch(job_id):
+        with _shown(output, json_lines) as (show, say):
+
+            def away(why: str) -> None:
+                say(f"The service is away ({plain(why)}); still trying.")
+
+            for event in client.watch(job_id, away=away):
                 show(event)
         ended = client.get(job_id)
     except KeyboardInterrupt:
@@ -32,16 +39,16 @@ def watch(client: "Client", job: Job | str, output: Output, *, json_lines: bool)
 
 
 @contextmanager
-def _shown(output: Output, json_lines: bool) -> Iterator[Show]:
+def _shown(output: Output, json_lines: bool) -> Iterator[tuple[Show, Say]]:
     if json_lines:
-        yield lambda event: print(dump(event), flush=True)
+        yield lambda event: print(dump(event), flush=True), output.note
     elif output.as_json:
-        yield _nothing
+        yield _nothing, output.note
     elif sys.stderr.isatty():
-        with _bar() as show:
-            yield show
+        with _bar() as shown:
+            yield shown
     else:
-        yield _lines(output)
+        yield _lines(output), output.note
 
 
 def _lines(output: Output) -> Show:
@@ -65,7 +72,7 @@ def _nothing(event: Event) -> None:
 
 
 @contextmanager
-def _bar() -> Iterator[Show]:
+def _bar() -> Iterator[tuple[Show, Say]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -88,4 +95,4 @@ def _bar() -> Iterator[Show]:
             if event.kind is not EventKind.PROGRESS:
                 bar.console.print(event_line(event), markup=False)
 
-        yield show
+        yield show, partial(bar.console.print, markup=False)

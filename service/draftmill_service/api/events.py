@@ -10,9 +10,10 @@ from pydantic import Field, StringConstraints
 from starlette.responses import Response
 
 from draftmill._model import Model
-from draftmill.reports import EventKind, EventPage
+from draftmill.reports import LEDGER_AWAY, Event, EventKind, EventPage
 from draftmill_service.api.deps import JobId, Reader, Services, answer
 from draftmill_service.api.problems import documented
+from draftmill_service.ledger import LedgerUnavailable
 
 router = APIRouter(prefix="/v1/jobs", tags=["events"])
 
@@ -55,7 +56,7 @@ class EventsQuery(Model):
     description=(
         "A page, or with `Accept: text/event-stream` or `stream=true` a stream of server-sent events: `id` is the "
         "event's id, `event` its kind, `data` the Event as JSON. `Last-Event-ID` resumes. The stream ends after the "
-        "event that ends the job."
+        f"event that ends the job. An event `{LEDGER_AWAY}` without data says that the stream waits for the ledger."
     ),
     response_model=EventPage,
     responses={
@@ -84,13 +85,19 @@ async def events(
 async def _stream(services: Services, job_id: str, after: str) -> AsyncIterator[bytes]:
     keepalive = services.settings.keepalive_seconds
     quiet_since = time.monotonic()
+    away = False
     async for event in services.cases.ledger.follow(job_id, after, idle_seconds=min(TICK_SECONDS, keepalive)):
         if services.stopping.is_set():
             return
-        if event is not None:
+        if isinstance(event, Event):
             # ASCII: Unicode's other line ends would break the field into two.
             data = event.model_dump_json(ensure_ascii=True)
             yield format_sse_event(data_str=data, event=event.kind, id=event.id)
+            away = False
+        elif isinstance(event, LedgerUnavailable) and not away:
+            # Without data: browsers drop it, this API's clients tell.
+            yield f"event: {LEDGER_AWAY}\n\n".encode()
+            away = True
         elif time.monotonic() - quiet_since < keepalive:
             continue
         else:

@@ -35,10 +35,13 @@ class Reading(Access):
         items = tuple(records.event(job_id, entry_id, fields) for entry_id, fields in entries)
         return EventPage(items=items, last_id=items[-1].id if items else after)
 
-    async def follow(self, job_id: str, after: str = "0", idle_seconds: float = 5.0) -> AsyncIterator[Event | None]:
+    async def follow(
+        self, job_id: str, after: str = "0", idle_seconds: float = 5.0
+    ) -> AsyncIterator[Event | LedgerUnavailable | None]:
         """Events behind `after` as they come, to the end of the job; None whenever `idle_seconds` passed without one.
 
-        A Redis that goes away is waited for. Ends also when the job is removed.
+        A Redis that goes away is waited for; each look that it does not answer gives the error.
+        Ends also when the job is removed.
         """
         while True:
             try:
@@ -51,8 +54,8 @@ class Reading(Access):
                     yield event
                 if not batch:
                     yield None
-            except LedgerUnavailable:
-                yield None
+            except LedgerUnavailable as error:
+                yield error
                 await asyncio.sleep(0.5)
 
     async def _next_events(self, job_id: str, after: str, idle_seconds: float) -> tuple[Event, ...]:

@@ -85,6 +85,8 @@ class Supervisor:
         for child, status in self._reap():
             pause = child.died()
             self._say(f"{child.command.name} {_ending(status)}; starting it again in {pause:.1f} s (log: {child.log})")
+            if child.deaths == 1 and os.WIFEXITED(status) and (words := child.last_words(2)):
+                self._say(f"it said last:\n{words}")
             if child.deaths == _START_DEATHS:
                 self._say(f"the end of its log:\n{child.last_words()}")
         for child in self._children:

@@ -109,6 +109,12 @@ def test_watch_with_json_is_one_event_a_line(server: Scripted, capsys: pytest.Ca
     assert [json.loads(line)["id"] for line in lines] == ["1-0", "2-0"]
 
 
+def test_watch_says_that_the_service_is_away_and_goes_on(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    server.script = Service(stream(b"event: ledger-unavailable\n\n", event(1)), stream(event(2, "succeeded")))
+    assert run(["jobs", "watch", JOB.id]) == ExitCode.OK
+    assert "The service is away (The ledger cannot be reached); still trying.\n" in capsys.readouterr().err
+
+
 def test_a_refusal_is_exit_code_3_with_all_offenders(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
     server.script = [
         problem("conflict", 409, "no\x1b[31m", offenders=[{"where": "state", "message": "is done\nreally"}])
@@ -183,7 +189,7 @@ def test_formats_need_no_service(capsys: pytest.CaptureFixture[str]) -> None:
 def test_interrupting_a_watch_leaves_the_job_and_says_how_to_cancel(
     server: Scripted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object) -> Iterator[None]:
+    def interrupted(*_: object, **__: object) -> Iterator[None]:
         raise KeyboardInterrupt
         yield
 

@@ -63,6 +63,16 @@ def test_a_stream_that_ends_before_the_job_is_followed_on(connect: Connect) -> N
     assert resumed_from(server) == [None, "1-0", "1-0", "1-0"]
 
 
+def test_why_no_event_comes_is_told_once_each_time(connect: Connect) -> None:
+    waits = b"event: ledger-unavailable\n\n"
+    away = [problem("ledger-unavailable", 503), Answer(hang_up=True)]
+    client, _ = connect(Service(stream(waits, waits, event(1)), *away, stream(waits, event(2, "succeeded"))))
+    told: list[str] = []
+    assert [found.id for found in client.watch(DONE, away=told.append)] == ["1-0", "2-0"]
+    assert len(told) == 2
+    assert told[0] == "The ledger cannot be reached"
+
+
 def test_watching_starts_behind_a_given_event(connect: Connect) -> None:
     client, server = connect(Service(stream(event(8, "succeeded"))))
     assert [found.id for found in client.watch(DONE.id, after="7-0")] == ["8-0"]

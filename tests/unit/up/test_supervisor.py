@@ -145,6 +145,14 @@ def test_one_that_keeps_dying_shows_the_end_of_its_log_once(started: list[Superv
     assert up.stop().count("the end of its log:\n") == 1
 
 
+def test_one_that_ends_by_itself_says_why_at_once(started: list[Supervised], tmp_path: Path) -> None:
+    ends = ALIVE + "sys.exit('no space left')"
+    up = start(started, tmp_path, ("full", ends), ("one", POLITE))
+    up.pid("one")
+    said = up.stop()
+    assert "it said last:\nno space left\n" in said
+
+
 def test_stopping_while_starting_is_no_error(started: list[Supervised], tmp_path: Path) -> None:
     waits = NOTE + "(log / (me + '.pid')).write_text(str(os.getpid())); signal.sigwait({{signal.SIGTERM}})"
     up = start(started, tmp_path, ("slow", waits))
