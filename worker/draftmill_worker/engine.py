@@ -30,7 +30,7 @@ def quantize(
     dtype: Dtype = "bfloat16",
     verify: Annotated[bool, typer.Option(help="Prove the variant before it gets its name.")] = True,
     fsync: Annotated[bool, typer.Option(help="Wait until the disk has every byte.")] = True,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT when it exists.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT when it is a variant.")] = False,
     device: Annotated[str, typer.Option(metavar="cpu|cuda[:N]", help="Where the weights are packed.")] = "cpu",
     threads: Annotated[int | None, typer.Option(min=1, max=64, help="Threads.  [default: one per CPU]")] = None,
     json: Json = False,
@@ -47,8 +47,9 @@ def quantize(
     output = Output(json)
     request = Request(str(source.expanduser().absolute()), format, None, tuple(exclude), lm_head, scales, dtype)
     spec = job_spec(request)
-    source, out = source.expanduser().resolve(), out.expanduser().resolve()
+    source, out = source.expanduser().resolve(), out.expanduser().absolute()
     _check(source, out, overwrite, device)
+    out = out.resolve()
     switches = Switches(verify=verify, fsync=fsync, overwrite=overwrite, device=device, threads=threads)
     with _progress(output) as progress:
         milled = mill(source, out, spec.format, spec.quantize, switches=switches, progress=progress)
@@ -61,16 +62,33 @@ def quantize(
 def _check(source: Path, out: Path, overwrite: bool, device: str) -> None:
     if not source.is_dir():
         raise ProblemError("path-not-found", f"{source} is not a folder", [Offender(where="SRC", message="no folder")])
-    offenders = []
-    if out == source or source in out.parents or out in source.parents:
-        offenders.append(Offender(where="--out", message="OUT and SRC must not lie in one another"))
-    elif out.exists() and not (overwrite and out.is_dir()):
-        hint = "; --overwrite replaces it" if out.is_dir() else ", and is no folder"
-        offenders.append(Offender(where="--out", message=f"{out} exists{hint}"))
+    offenders = (
+        [] if (fault := _out_fault(source, out, overwrite)) is None else [Offender(where="--out", message=fault)]
+    )
     if (fault := _device_fault(device)) is not None:
         offenders.append(Offender(where="--device", message=fault, value=device))
     if offenders:
         raise UsageProblemError("the command line does not make a variant", offenders)
+
+
+def _out_fault(source: Path, out: Path, overwrite: bool) -> str | None:
+    if out.is_symlink():
+        return f"{out} is a link; name the folder itself"
+    out = out.resolve()
+    if out == source or source in out.parents or out in source.parents:
+        return "OUT and SRC must not lie in one another"
+    return _existing_fault(out, overwrite) if out.exists() else None
+
+
+def _existing_fault(out: Path, overwrite: bool) -> str | None:
+    if not out.is_dir():
+        return f"{out} exists, and is no folder"
+    if not overwrite:
+        return f"{out} exists; --overwrite replaces it"
+    names = {path.name for path in out.iterdir()}
+    if names and not names >= {"config.json", "plan.json"}:
+        return f"{out} holds no variant and is not empty; --overwrite replaces nothing else"
+    return None
 
 
 def _device_fault(device: str) -> str | None:

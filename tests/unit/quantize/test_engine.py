@@ -121,10 +121,27 @@ def test_the_output_never_replaces_unasked(source: Path, tmp_path: Path, capsys:
     assert mill(source, out, *QUICK) == ExitCode.USAGE
     assert "--overwrite" in capsys.readouterr().err
     assert [path.name for path in out.iterdir()] == ["mine"]
-    assert mill(source, out, *QUICK, "--overwrite") == ExitCode.OK
-    assert "config.json" in {path.name for path in out.iterdir()}
-    assert not (out / "mine").exists()
+    (out / "config.json").write_text("{}")
+    assert mill(source, out, *QUICK, "--overwrite") == ExitCode.USAGE
+    assert "holds no variant" in capsys.readouterr().err
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", "mine"]
     assert leftovers(tmp_path) == []
+
+
+def test_a_variant_or_an_empty_folder_is_replaced_when_asked(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for format in ("fp8", "nvfp4"):
+        assert mill(source, out, *QUICK, "--overwrite", format=format) == ExitCode.OK
+        assert json.loads((out / "plan.json").read_text())["format"] == format
+    assert leftovers(tmp_path) == []
+
+
+def test_an_output_that_is_a_link_is_refused(source: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
+    assert mill(source, tmp_path / "out", *QUICK, "--overwrite") == ExitCode.USAGE
+    assert "is a link" in capsys.readouterr().err
 
 
 def test_source_and_output_do_not_nest(source: Path, tmp_path: Path) -> None:
