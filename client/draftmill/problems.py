@@ -127,6 +127,9 @@ KINDS: dict[str, Kind] = {
     # Quantize to seal.
     "non-finite-weights": Kind("A weight holds NaN or Inf", 422),
     "all-zero-weight": Kind("A weight to quantize is all zero", 422),
+    "source-changed": Kind("The source files changed during the job", 409),
+    "verify-failed": Kind("The variant failed its checks", 422),
+    "variant-differs": Kind("A rebuild gave other bytes than the sealed variant", 500),
     # Bench.
     "prompts-invalid": Kind("The prompts cannot be read or do not fit the models' window", 422),
     "pair-mismatch": Kind("Drafter and target do not belong together", 422),
@@ -138,9 +141,7 @@ KINDS: dict[str, Kind] = {
     "no-drafts": Kind("Nothing was drafted: there is no acceptance length", 422),
     "receipt-invalid": Kind("A receipt breaks its rules: what ran is not what was asked for", 422),
     "gate-failed": Kind("The variant failed the gate", 422),
-    "source-changed": Kind("The source files changed during the job", 409),
-    "verify-failed": Kind("The variant failed its checks", 422),
-    "variant-differs": Kind("A rebuild gave other bytes than the sealed variant", 500),
+    # The job.
     "stage-timeout": Kind("A stage ran past its deadline", 504),
     "stage-crashed": Kind("A stage process died", 500),
     "worker-lost": Kind("The workers that ran the job were lost", 500),
