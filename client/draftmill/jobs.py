@@ -164,6 +164,8 @@ class Job(Model):
     """True when the variant was sealed before and answered from the store."""
     summary: Summary | None = None
     attempts: tuple[Attempt, ...] = ()
+    created_at: Instant | None = None
+    """When it was submitted; None from a service that does not tell."""
     timestamps: dict[JobState, Instant]
     """The last time each state was entered."""
 

@@ -240,6 +240,14 @@ async def test_ending_twice_is_one_ending(ledger: Ledger, worker: WorkerLedger) 
     assert await state(ledger, job_id) is JobState.SUCCEEDED
 
 
+async def test_a_retried_job_keeps_its_creation_time(ledger: Ledger) -> None:
+    job, _ = await ledger.submit(make_spec(), owner="tests")
+    await ledger.cancel(job.id)
+    retried = await ledger.retry(job.id)
+    assert job.created_at is not None
+    assert retried.created_at == job.created_at <= retried.timestamps[JobState.QUEUED]
+
+
 async def test_deadlines(ledger: Ledger, worker: WorkerLedger) -> None:
     past = {"deadline": "2020-01-01T00:00:00Z"}
     unclaimed, claimed = await queue(ledger, **past), await queue(ledger, **past)

@@ -10,6 +10,7 @@ from draftmill.jobs import Attempt, Job, PathSource, RepoSource, StageRecord
 from draftmill.plans import Fate, Plan
 from draftmill.problems import Problem
 from draftmill.reports import CheckStatus, Event, EventKind, VerifyReport
+from draftmill.states import JobState
 
 
 def moment(time: datetime) -> str:
@@ -29,7 +30,7 @@ def job_rows(jobs: list[Job]) -> list[str]:
             job.spec.format,
             job.resolved_spec.family if job.resolved_spec else "-",
             source(job.spec.source),
-            moment(min(job.timestamps.values())),
+            moment(job.created_at or min(job.timestamps.values())),
             job.reason or ("from the store" if job.cached else ""),
         )
         for job in jobs
@@ -56,6 +57,11 @@ def _attempt(attempt: Attempt) -> str:
     return f"attempt {attempt.number:<2} {attempt.outcome or 'running'} on {plain(attempt.worker)}: {stages}"
 
 
+def _variant(job: Job, digest: str) -> list[str]:
+    # The address is known before there is anything at it.
+    return [f"variant    {digest}"] if job.state is JobState.SUCCEEDED else []
+
+
 def job_lines(job: Job) -> list[str]:
     """Everything a person asks about one job."""
     reason = f" ({job.reason})" if job.reason else ""
@@ -65,7 +71,7 @@ def job_lines(job: Job) -> list[str]:
         lines.append("labels     " + plain(" ".join(f"{key}={value}" for key, value in job.spec.labels.items())))
     if (resolved := job.resolved_spec) is not None:
         where = f"commit {resolved.source.commit}" if resolved.source.commit else f"path {resolved.source.path}"
-        lines += [f"resolved   {resolved.family}, {where}", f"variant    {resolved.variant}"]
+        lines += [f"resolved   {resolved.family}, {where}", *_variant(job, resolved.variant)]
     if job.cached:
         lines.append("cached     yes: this variant was sealed before and is answered from the store")
     if (summary := job.summary) is not None:
@@ -81,6 +87,8 @@ def job_lines(job: Job) -> list[str]:
     if job.problem is not None:
         lines += problem_lines(job.problem)
     lines += map(_attempt, job.attempts)
+    if job.created_at is not None:
+        lines.append(f"created    {moment(job.created_at)}")
     lines += [f"{state:<10} {moment(time)}" for state, time in sorted(job.timestamps.items(), key=lambda item: item[1])]
     return lines
 

@@ -92,8 +92,9 @@ class Ledger(Reading, Preflights):
         if answer[0] == "mismatch":
             raise ProblemError("idempotency-mismatch", "the Idempotency-Key belongs to a job with another spec")
         if answer[0] == "created":
-            queued = {JobState.QUEUED: records.instant(answer[2])}
-            return Job(id=answer[1], state=JobState.QUEUED, spec=spec, timestamps=queued), True
+            created = records.instant(answer[2])
+            queued = {JobState.QUEUED: created}
+            return Job(id=answer[1], state=JobState.QUEUED, spec=spec, created_at=created, timestamps=queued), True
         job = await self.get(answer[1])
         if job is None:
             raise ProblemError("expired", "the job of this Idempotency-Key was removed by retention")

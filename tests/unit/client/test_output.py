@@ -4,10 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from draftmill import Event, EventKind
+from draftmill import Event, EventKind, Format, JobState, QuantizeOptions
 from draftmill.cli.output import columns, plain, size
 from draftmill.cli.request import Request, job_spec
-from draftmill.cli.text import event_line, job_lines
+from draftmill.cli.text import event_line, job_lines, job_rows, moment
+from draftmill.jobs import ResolvedSource, ResolvedSpec
 from tests.unit.client.conftest import make_job
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -66,3 +67,23 @@ def test_a_job_reads_as_lines() -> None:
         "source     org/drafter@main",
         "format     fp8",
     ]
+
+
+def test_the_list_shows_when_a_job_was_created() -> None:
+    job = make_job().model_copy(update={"created_at": NOW - timedelta(days=400)})
+    assert moment(NOW - timedelta(days=400)) in job_rows([job])[1]
+
+
+def test_a_variant_is_shown_once_it_is_sealed() -> None:
+    source = ResolvedSource(repo="org/drafter", commit="c" * 40, manifest_sha256="b" * 64)
+    resolved = ResolvedSpec(
+        source=source,
+        format=Format.FP8,
+        quantize=QuantizeOptions(),
+        family="eagle3",
+        quantizer="q",
+        variant="a" * 64,
+    )
+    for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELED, JobState.RUNNING):
+        job = make_job(state).model_copy(update={"resolved_spec": resolved})
+        assert ("a" * 64 in "\n".join(job_lines(job))) is (state is JobState.SUCCEEDED)
