@@ -16,7 +16,7 @@ from draftmill.cli.output import Output, plain, size
 from draftmill.cli.request import Request, UsageProblemError, job_spec
 from draftmill.plans import Fate
 from draftmill.problems import Offender, ProblemError
-from draftmill_worker.mill import Milled, Progress, Switches, mill
+from draftmill_worker.mill import Milled, OutError, Progress, Switches, mill
 
 
 def quantize(
@@ -51,8 +51,11 @@ def quantize(
     _check(source, out, overwrite, device)
     out = out.resolve()
     switches = Switches(verify=verify, fsync=fsync, overwrite=overwrite, device=device, threads=threads)
-    with _progress(output) as progress:
-        milled = mill(source, out, spec.format, spec.quantize, switches=switches, progress=progress)
+    try:
+        with _progress(output) as progress:
+            milled = mill(source, out, spec.format, spec.quantize, switches=switches, progress=progress)
+    except OutError as error:
+        raise _usage([Offender(where="--out", message=str(error))]) from error
     output.result(_document(milled), *_lines(milled))
     if milled.folder is None:
         output.note("The variant failed its checks and was removed.")
@@ -68,7 +71,11 @@ def _check(source: Path, out: Path, overwrite: bool, device: str) -> None:
     if (fault := _device_fault(device)) is not None:
         offenders.append(Offender(where="--device", message=fault, value=device))
     if offenders:
-        raise UsageProblemError("the command line does not make a variant", offenders)
+        raise _usage(offenders)
+
+
+def _usage(offenders: list[Offender]) -> UsageProblemError:
+    return UsageProblemError("the command line does not make a variant", offenders)
 
 
 def _out_fault(source: Path, out: Path, overwrite: bool) -> str | None:

@@ -19,6 +19,10 @@ Progress = Callable[[str, int, int], None]
 """Stage name, done, total: source bytes while quantizing, checks while verifying."""
 
 
+class OutError(Exception):
+    """There is no making a folder where the variant is to lie."""
+
+
 @dataclass(frozen=True)
 class Switches:
     verify: bool = True
@@ -46,7 +50,8 @@ def mill(
 ) -> Milled:
     """Builds the variant beside `out` and renames it there once it is whole and verified. The source stays as it is.
 
-    Raises every problem of the stages, and `source-changed` when the source's files changed meanwhile.
+    Raises every problem of the stages, `source-changed` when the source's files changed meanwhile, and OutError before
+    any work when `out` cannot be made.
     """
     from draftmill_worker.assemble.assemble import assemble
     from draftmill_worker.checkpoint.checkpoint import open_checkpoint
@@ -56,12 +61,12 @@ def mill(
     from draftmill_worker.quantize.stream import quantize
 
     seconds: dict[str, float] = {}
-    with _timed(seconds, "plan"):
-        before = fingerprint(source)
-        checkpoint = open_checkpoint(source)
-        drafter = detect(checkpoint)
-        plan = make_plan(checkpoint, drafter, format, options)
     with _scratch(out) as scratch:
+        with _timed(seconds, "plan"):
+            before = fingerprint(source)
+            checkpoint = open_checkpoint(source)
+            drafter = detect(checkpoint)
+            plan = make_plan(checkpoint, drafter, format, options)
         with _timed(seconds, "quantize"):
             quantize(
                 source,
@@ -104,9 +109,12 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 
 @contextmanager
 def _scratch(out: Path) -> Iterator[Path]:
-    """An empty folder on `out`'s file system, removed with all that is left in it."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.parent))
+    """An empty folder on `out`'s file system, removed with all that is left in it. Raises OutError."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".partial", dir=out.parent))
+    except OSError as error:
+        raise OutError(f"no folder can be made in {out.parent}: {error.strerror}") from error
     try:
         variant = folder / "variant"
         variant.mkdir(mode=0o755)
