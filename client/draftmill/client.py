@@ -115,7 +115,7 @@ class Client:
         return self._do(_calls.cancel(job))
 
     def retry(self, job: Job | str) -> Job:
-        """Queues a failed, canceled or expired job again, under its own id."""
+        """Queues a failed or canceled job again, under its own id, unless its deadline has passed."""
         return self._do(_calls.retry(job))
 
     def events(self, job: Job | str, *, after: str = "0", limit: int = 1000) -> EventPage:

@@ -51,7 +51,8 @@ TRANSITIONS: dict[JobState, frozenset[JobState]] = {
     # Retry by the user.
     S.FAILED: frozenset({S.QUEUED}),
     S.CANCELED: frozenset({S.QUEUED}),
-    S.EXPIRED: frozenset({S.QUEUED}),
+    # Its deadline has passed for good.
+    S.EXPIRED: frozenset(),
 }
 DONE: frozenset[JobState] = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELED, S.EXPIRED})
 del S

@@ -249,8 +249,11 @@ async def test_a_retried_job_keeps_its_creation_time(ledger: Ledger) -> None:
 
 
 async def test_deadlines(ledger: Ledger, worker: WorkerLedger) -> None:
-    past = {"deadline": "2020-01-01T00:00:00Z"}
-    unclaimed, claimed = await queue(ledger, **past), await queue(ledger, **past)
+    soon = {"deadline": datetime.now(UTC) + timedelta(seconds=0.3)}
+    unclaimed, claimed, canceled = await queue(ledger, **soon), await queue(ledger, **soon), await queue(ledger, **soon)
+    await ledger.cancel(canceled)
+    held = claim(worker, await queue(ledger, **soon))
+    eventually(lambda: worker.renew(held, 60) is Signal.EXPIRED)
     assert worker.claim(claimed, "w1", 60) is None
     assert await state(ledger, claimed) is JobState.EXPIRED
     assert (await ledger.reap(3)).expired == [unclaimed]
@@ -259,9 +262,17 @@ async def test_deadlines(ledger: Ledger, worker: WorkerLedger) -> None:
     assert job.reason is Reason.DEADLINE_EXCEEDED
     assert job.problem is not None
     assert job.problem.slug == "deadline-exceeded"
-    # A retry lifts a deadline that has passed.
-    await ledger.retry(unclaimed)
-    assert claim(worker, unclaimed).attempt == 1
+    for job_id in (unclaimed, canceled):
+        with pytest.raises(ProblemError, match="conflict: the job's deadline has passed"):
+            await ledger.retry(job_id)
+
+
+async def test_a_deadline_in_the_past_makes_no_job(ledger: Ledger) -> None:
+    with pytest.raises(ProblemError) as caught:
+        await queue(ledger, deadline="2020-01-01T00:00:00Z")
+    assert caught.value.problem.slug == "invalid-request"
+    assert [offender.where for offender in caught.value.problem.offenders] == ["$.deadline"]
+    assert (await ledger.list(Filters())).items == ()
 
 
 async def test_deadline_during_the_run_reaches_the_worker(ledger: Ledger, worker: WorkerLedger) -> None:

@@ -76,7 +76,7 @@ def cancel(job: JobId, json: Json = False) -> None:
 
 @app.command()
 def retry(job: JobId, json: Json = False) -> None:
-    """Queue a failed, canceled or expired job again, under its own id."""
+    """Queue a failed or canceled job again, under its own id, unless its deadline has passed."""
     with Client() as client:
         found = client.retry(job)
     Output(json).result(found, f"{found.id} {found.state}")

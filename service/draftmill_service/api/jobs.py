@@ -115,7 +115,7 @@ async def cancel(job_id: JobId, by: Writer) -> Response:
 @router.post(
     "/{job_id}/retry",
     operation_id="retry_job",
-    summary="Queue a job again that failed, was canceled or expired",
+    summary="Queue a job again that failed or was canceled",
     response_model=Job,
     responses=documented("invalid-request", "not-found", "expired", "conflict"),
 )

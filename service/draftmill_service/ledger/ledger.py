@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 from draftmill.digests import digest
 from draftmill.formats import Format
 from draftmill.jobs import Job, JobPage, JobSpec
-from draftmill.problems import ProblemError
+from draftmill.problems import Offender, ProblemError
 from draftmill.receipts import ChainHeads
 from draftmill.states import JobState
 from draftmill_service.ledger import cursors, records
@@ -68,7 +68,8 @@ class Ledger(Reading, Preflights):
         """Queue a job. The flag is False when the key was used before with the same spec; the job is that one then.
 
         `bell` is the message that rings for it, with JOB_ID_IN_BELL for its id; it reaches the broker's list in the
-        same step. ProblemError("idempotency-mismatch") when the key was used with another spec. Keys are per owner.
+        same step. ProblemError("idempotency-mismatch") when the key was used with another spec; keys are per owner.
+        ProblemError("invalid-request") for a new job whose deadline has passed.
         """
         # Without a key the randomness stands in, so that a retry after a lost reply makes no second job.
         random = secrets.token_hex(6)
@@ -91,6 +92,11 @@ class Ledger(Reading, Preflights):
         )
         if answer[0] == "mismatch":
             raise ProblemError("idempotency-mismatch", "the Idempotency-Key belongs to a job with another spec")
+        if answer[0] == "past":
+            offender = Offender(
+                where="$.deadline", message="has passed", value=spec.model_dump(mode="json")["deadline"]
+            )
+            raise ProblemError("invalid-request", "the deadline has passed", [offender])
         if answer[0] == "created":
             created = records.instant(answer[2])
             queued = {JobState.QUEUED: created}
@@ -132,14 +138,16 @@ class Ledger(Reading, Preflights):
         return job
 
     async def retry(self, job_id: str) -> Job:
-        """Queue a job again that failed, was canceled or expired. A deadline that has passed no longer binds it.
+        """Queue a job again that failed or was canceled.
 
-        ProblemError: not-found, expired; conflict when it is not done or has succeeded.
+        ProblemError: not-found, expired; conflict when it is not done or has succeeded, or its deadline has passed.
         """
         before = await self._run("retry", job_id)
         job = await self._existing(job_id)
-        if before not in {JobState.FAILED, JobState.CANCELED, JobState.EXPIRED}:
-            raise ProblemError("conflict", f"only a job that is done and did not succeed can be retried: {before}")
+        if before == "past":
+            raise ProblemError("conflict", "the job's deadline has passed; submit it anew with another")
+        if before not in {JobState.FAILED, JobState.CANCELED}:
+            raise ProblemError("conflict", f"only a job that failed or was canceled can be retried: {before}")
         return job
 
     async def _existing(self, job_id: str) -> Job:

@@ -1,6 +1,6 @@
 -- prefix, idempotency key, its life (ms), digest of the spec, owner, spec, format, deadline (ms or ''), randomness, the broker's
 -- list, the message for it, what stands for the id in the message, label, label...
--- Returns {'created', id, ms}, {'same', id} or {'mismatch'}. The id's time part comes from Redis' clock and its next four
+-- Returns {'created', id, ms}, {'same', id}, {'mismatch'} or, for a deadline that has passed, {'past'}. The id's time part comes from Redis' clock and its next four
 -- digits from a counter, so ids sort in the order of submission even within one millisecond or when the clock steps back.
 local idem = P .. ':idem:' .. ARGV[2]
 local before = redis.call('HMGET', idem, 'job', 'digest')
@@ -10,6 +10,7 @@ if before[1] and redis.call('EXISTS', job_key(before[1])) == 1 then
 end
 
 local t = now()
+if ARGV[8] ~= '' and tonumber(ARGV[8]) <= t then return { 'past' } end
 local last = redis.call('HMGET', P .. ':ids', 'ms', 'seq')
 local ms, seq = t, 0
 if last[1] and tonumber(last[1]) >= t then ms, seq = tonumber(last[1]), tonumber(last[2]) + 1 end
