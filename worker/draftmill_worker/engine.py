@@ -20,7 +20,13 @@ from draftmill_worker.mill import Milled, OutError, Progress, Switches, mill
 
 
 def quantize(
-    source: Annotated[Path, typer.Argument(metavar="SRC", help="A drafter's checkpoint folder. It is only read.")],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SRC",
+            help="A drafter's checkpoint folder, or a training output folder for its newest export. It is only read.",
+        ),
+    ],
     *,
     format: FormatName,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="The folder to make.")],
@@ -50,16 +56,28 @@ def quantize(
     source, out = source.expanduser().resolve(), out.expanduser().absolute()
     _check(source, out, overwrite, device)
     out = out.resolve()
+    source = _checkpoint(source, output)
     switches = Switches(verify=verify, fsync=fsync, overwrite=overwrite, device=device, threads=threads)
     try:
         with _progress(output) as progress:
             milled = mill(source, out, spec.format, spec.quantize, switches=switches, progress=progress)
     except OutError as error:
         raise _usage([Offender(where="--out", message=str(error))]) from error
-    output.result(_document(milled), *_lines(milled))
+    output.result(_document(source, milled), *_lines(milled))
     if milled.folder is None:
         output.note("The variant failed its checks and was removed.")
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _checkpoint(source: Path, output: Output) -> Path:
+    """The newest export of a training output folder, as a job takes it; the folder itself otherwise."""
+    from draftmill_worker.pull.roots import newest_export
+
+    export = newest_export(source)
+    if export is None:
+        return source
+    output.note(f"source: {export}, the newest export")
+    return export.resolve()
 
 
 def _check(source: Path, out: Path, overwrite: bool, device: str) -> None:
@@ -110,9 +128,10 @@ def _device_fault(device: str) -> str | None:
     return None if index < torch.cuda.device_count() else f"torch sees {torch.cuda.device_count()} CUDA devices"
 
 
-def _document(milled: Milled) -> dict[str, object]:
+def _document(source: Path, milled: Milled) -> dict[str, object]:
     fates = [tensor.fate for tensor in milled.plan.tensors]
     return {
+        "source": str(source),
         "folder": None if milled.folder is None else str(milled.folder),
         "family": milled.plan.family,
         "format": milled.plan.format,

@@ -62,6 +62,9 @@ def mill(
 
     seconds: dict[str, float] = {}
     with _scratch(out) as scratch:
+        if any(path.is_symlink() for path in source.rglob("*")):
+            with _timed(seconds, "pull"):
+                source = _without_links(source, scratch.parent / "sources")
         with _timed(seconds, "plan"):
             before = fingerprint(source)
             checkpoint = open_checkpoint(source)
@@ -98,6 +101,16 @@ def mill(
         else:
             _publish(scratch, out, switches)
     return milled
+
+
+def _without_links(source: Path, sources_dir: Path) -> Path:
+    """A copy of a folder that holds links, such as a snapshot in a Hub cache, as a job pulls it.
+
+    A link may lead anywhere: whoever types a folder's name answers for what is in it.
+    """
+    from draftmill_worker.pull import LocalSettings, pull_path
+
+    return pull_path(source, [Path("/")], sources_dir, LocalSettings()).folder
 
 
 @contextmanager

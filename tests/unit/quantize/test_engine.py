@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from draftmill.cli.exits import ExitCode
 from draftmill.cli.main import run
 from draftmill_worker.checkpoint.identity import changed, fingerprint
+from draftmill_worker.checkpoint.manifest import make_manifest
 from draftmill_worker.quantize import moves
 from tests.fixtures.synthetic import Layout, build
 from tests.unit.quantize.checkpoints import stored
@@ -149,6 +150,50 @@ def test_an_output_that_is_a_link_is_refused(source: Path, tmp_path: Path, capsy
     (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
     assert mill(source, tmp_path / "out", *QUICK, "--overwrite") == ExitCode.USAGE
     assert "is a link" in capsys.readouterr().err
+
+
+def test_a_training_output_folder_stands_for_its_newest_export(tmp_path: Path, capsys: Capture) -> None:
+    for step in (99, 100):
+        build(tmp_path / "run" / f"exported-checkpoint-{step}", "eagle3", Layout())
+    assert mill(tmp_path / "run", tmp_path / "out", *QUICK, "--json") == ExitCode.OK
+    printed = capsys.readouterr()
+    newest = str(tmp_path / "run" / "exported-checkpoint-100")
+    assert json.loads(printed.out)["source"] == newest
+    assert f"source: {newest}" in printed.err
+
+
+def cached(folder: Path, cache: Path) -> Path:
+    """The folder's files as a Hub cache stores them: blobs, and a snapshot of links."""
+    snapshot = cache / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    blobs = folder.rename(cache / "blobs")
+    for path in blobs.iterdir():
+        (snapshot / path.name).symlink_to(os.path.relpath(path, snapshot))
+    return snapshot
+
+
+def test_a_snapshot_of_links_gives_the_variant_of_its_files(source: Path, tmp_path: Path) -> None:
+    (source / "tokenizer_config.json").write_text("{}")
+    assert mill(source, tmp_path / "plain", *QUICK) == ExitCode.OK
+    snapshot = cached(source, tmp_path / "models--org--drafter")
+    before = fingerprint(tmp_path / "models--org--drafter")
+    assert mill(snapshot, tmp_path / "out", "--no-fsync") == ExitCode.OK
+    assert changed(tmp_path / "models--org--drafter", before) == []
+    assert make_manifest(tmp_path / "out") == make_manifest(tmp_path / "plain")
+    assert not any(path.is_symlink() for path in (tmp_path / "out").iterdir())
+    assert leftovers(tmp_path) == []
+
+
+def test_links_are_judged_before_any_work(source: Path, tmp_path: Path, capsys: Capture) -> None:
+    snapshot = cached(source, tmp_path / "models--org--drafter")
+    (snapshot / "tokenizer.json").symlink_to("../../blobs/gone")
+    (snapshot / "chat_template.jinja").symlink_to("/dev/zero")
+    assert mill(snapshot, tmp_path / "out", *QUICK) == ExitCode.PROBLEM
+    printed = capsys.readouterr().err
+    assert "tokenizer.json" in printed
+    assert "chat_template.jinja" in printed
+    assert "quantize:" not in printed
+    assert leftovers(tmp_path) == []
 
 
 def test_source_and_output_do_not_nest(source: Path, tmp_path: Path) -> None:
