@@ -44,7 +44,7 @@ class Store:
 
     def verify_report(self, job: Job) -> VerifyReport:
         """The job's own report, also of a variant that failed; for a variant answered from the store, the newest report
-        on it. Raises ProblemError("not-ready")."""
+        on it. Raises ProblemError: not-ready, and expired for a job that succeeded whose reports were removed."""
         if job.resolved_spec is not None:
             variant = job.resolved_spec.variant
             own = self._evidence(variant) / job.id / "verify.json"
@@ -53,6 +53,8 @@ class Store:
             newest = self._newest_report(variant) if job.state is JobState.SUCCEEDED else None
             if newest is not None:
                 return newest
+            if job.state is JobState.SUCCEEDED:
+                raise ProblemError("expired", f"the reports on variant {variant} were removed from the store")
         raise _not_ready(job, "verify report")
 
     def acceptance(self, job: Job) -> Acceptance:
