@@ -1,5 +1,6 @@
 """The REST API over HTTP: jobs, lists, problems."""
 
+import http.client
 import json
 from typing import Any
 
@@ -143,12 +144,35 @@ def test_fields_of_later_builds_are_refused_by_name(api: httpx.Client, field: st
         (b'{"source": {"repo": "\\ud800"}, "format": "fp8"}', "application/json"),
         (b'{"source": {"repo": "org/drafter"}, "format": "fp8", "labels": {"a": "\\udfff"}}', "application/json"),
         (b'{"source": {"repo": "org/drafter"}, "format": NaN}', "application/json"),
+        (b'{"source": {"repo": "org/drafter"}, "format": "fp8", "format": "nvfp4"}', "application/json"),
         (b'{"source": {"repo": "org/drafter"}, "format": ' + b"9" * 5000 + b"}", "application/json"),
     ],
-    ids=["empty", "cut", "utf8", "deep", "null", "text", "type", "date", "surrogate", "label", "nan", "digits"],
+    ids=[
+        "empty",
+        "cut",
+        "utf8",
+        "deep",
+        "null",
+        "text",
+        "type",
+        "date",
+        "surrogate",
+        "label",
+        "nan",
+        "twice",
+        "digits",
+    ],
 )
 def test_unreadable_bodies(api: httpx.Client, body: bytes, content_type: str) -> None:
     problem(api.post("/v1/jobs", content=body, headers={"Content-Type": content_type}), "invalid-request")
+
+
+def test_one_who_sends_a_large_body_whole_gets_the_answer(live: Live) -> None:
+    connection = http.client.HTTPConnection(httpx.URL(live.url).netloc.decode(), timeout=20)
+    headers = {"Authorization": f"Bearer {live.token}", "Content-Type": "application/json"}
+    connection.request("POST", "/v1/jobs", b" " * 20_000_000, headers)
+    assert connection.getresponse().status == 413
+    connection.close()
 
 
 def test_large_bodies_are_refused(api: httpx.Client) -> None:

@@ -92,7 +92,7 @@ async def artifact(job_id: JobId, path: Annotated[str, Path(max_length=4096)], b
 
 
 class Artifact(FileResponse):
-    """FileResponse whose refusals of a range are problems too."""
+    """FileResponse that ignores a malformed range (RFC 9110, 14.2) and refuses one outside the file with a problem."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused: Message | None = None
@@ -105,12 +105,16 @@ class Artifact(FileResponse):
                 await send(message)
 
         await super().__call__(scope, receive, watched)
-        if refused is not None:
+        if refused is None:
+            return
+        if refused["status"] == 416:
             await _refusal(scope, refused)(scope, receive, send)
+            return
+        unranged = [(name, value) for name, value in scope["headers"] if name != b"range"]
+        await super().__call__({**scope, "headers": unranged}, receive, send)
 
 
 def _refusal(scope: Scope, refused: Message) -> Response:
-    slug = "range-not-satisfiable" if refused["status"] == 416 else "invalid-request"
-    problem = ProblemError(slug, "the Range header does not fit the file").problem
+    problem = ProblemError("range-not-satisfiable", "the Range header does not fit the file").problem
     headers = {name.decode(): value.decode() for name, value in refused["headers"] if name.lower() == b"content-range"}
     return problems.answer(problem, request_id=scope.get("draftmill.request_id"), headers=headers)

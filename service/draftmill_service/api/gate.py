@@ -1,9 +1,11 @@
 """What every request passes: identity, size, timing, and the last resort for faults of our own."""
 
+import asyncio
 import logging
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -15,6 +17,8 @@ from draftmill_service.keyring import Keyring
 
 logger = logging.getLogger(__name__)
 
+DRAIN_BYTES, DRAIN_SECONDS = 64 << 20, 5.0
+"""Of a body that is too large, how much is read before the answer."""
 OPEN = frozenset({"/healthz", "/readyz"})
 """Paths that need no key."""
 
@@ -65,6 +69,8 @@ class Gate:
             scope["draftmill.key"] = key
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._max_body_bytes:
+            if "expect" not in headers:
+                await _drain(receive)
             await exchange.refuse(self._too_large().problem, {"Connection": "close"})
             return
         await self._app(scope, self._bounded(receive), exchange.send)
@@ -122,6 +128,15 @@ class _Exchange:
     async def refuse(self, problem: Problem, headers: dict[str, str] | None = None) -> None:
         response = problems.answer(problem, request_id=self._scope["draftmill.request_id"], headers=headers)
         await response(self._scope, _nothing, self.send)
+
+
+async def _drain(receive: Receive) -> None:
+    """Takes a refused body, within bounds: one who sends all of it before reading would see a reset, not the answer."""
+    left = DRAIN_BYTES
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while left > 0 and (message := await receive()).get("more_body"):
+                left -= len(message["body"])
 
 
 async def _nothing() -> Message:
