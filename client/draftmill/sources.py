@@ -19,7 +19,10 @@ def _plain_repo(value: str) -> str:
 
 
 def _utc(value: datetime) -> datetime:
-    return value.astimezone(UTC)
+    try:
+        return value.astimezone(UTC)
+    except OverflowError as error:
+        raise PydanticCustomError("time_range", "is beyond the years 1 to 9999 in UTC") from error
 
 
 Instant = Annotated[AwareDatetime, AfterValidator(_utc)]

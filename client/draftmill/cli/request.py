@@ -11,7 +11,9 @@ from draftmill.cli.recipe import read_recipe
 from draftmill.jobs import JobSpec, PathSource, RepoSource
 from draftmill.problems import Offender, ProblemError
 
-_DURATION = re.compile(r"(\d{1,6})([smhd])")
+_DURATION = re.compile(r"([0-9]{1,9})([smhd])")
+# A year; without one, pydantic would read seconds since 1970.
+_TIME = re.compile(r"[0-9]{4}-.+")
 TARGET = "--target"
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _OPTIONS = {
@@ -98,10 +100,19 @@ def _labels(labels: tuple[str, ...], offenders: list[Offender]) -> dict[str, str
     return found
 
 
-def _deadline(text: str | None, now: datetime) -> datetime | str | None:
-    if text is None or (duration := _DURATION.fullmatch(text)) is None:
+def _deadline(text: str | None, now: datetime, offenders: list[Offender]) -> datetime | str | None:
+    """A duration from `now`, or the text of a time for the model to read."""
+    if text is None or _TIME.fullmatch(text):
         return text
-    return now + timedelta(**{_UNITS[duration[2]]: int(duration[1])})
+    if (duration := _DURATION.fullmatch(text)) is None:
+        message = "must be a duration such as 30m, 2h or 1d, or a time with zone such as 2030-01-31T12:00:00Z"
+    else:
+        try:
+            return now + timedelta(**{_UNITS[duration[2]]: int(duration[1])})
+        except OverflowError:
+            message = "is too far away"
+    offenders.append(Offender(where="--deadline", message=message, value=text))
+    return None
 
 
 def _offenders(error: ValidationError) -> list[Offender]:
@@ -196,7 +207,7 @@ def _fields(request: Request, recipe: dict[str, Any], now: datetime, offenders: 
     fields["quantize"] = _merged(recipe.get("quantize"), quantize)
     fields["labels"] = _merged(recipe.get("labels"), _labels(request.labels, offenders))
     if request.deadline is not None or "deadline" not in recipe:
-        fields["deadline"] = _deadline(request.deadline, now)
+        fields["deadline"] = _deadline(request.deadline, now, offenders)
     fields["benchmark"] = _benchmark(request, recipe, offenders)
     return fields
 

@@ -6,7 +6,7 @@ import pytest
 
 from draftmill import Event, EventKind, Format, JobState, QuantizeOptions
 from draftmill.cli.output import columns, plain, size
-from draftmill.cli.request import Request, job_spec
+from draftmill.cli.request import Request, UsageProblemError, job_spec
 from draftmill.cli.text import event_line, job_lines, job_rows, moment
 from draftmill.jobs import ResolvedSource, ResolvedSpec
 from tests.unit.client.conftest import make_job
@@ -38,6 +38,16 @@ def test_sizes(count: int, text: str) -> None:
 )
 def test_a_deadline_may_be_a_duration(text: str, delta: timedelta) -> None:
     assert job_spec(Request("a/b", "fp8", deadline=text), NOW).deadline == NOW + delta
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["-5m", "1.5h", "1.5", "99", "999999999d", "\u0663m", "soon", "9999-12-31T23:59:59-12:00", "2030-01-01T00:00:00"],
+)
+def test_a_deadline_that_is_none_is_said(text: str) -> None:
+    with pytest.raises(UsageProblemError) as caught:
+        job_spec(Request("a/b", "fp8", deadline=text), NOW)
+    assert [offender.where for offender in caught.value.problem.offenders] == ["--deadline"]
 
 
 @pytest.mark.parametrize(
