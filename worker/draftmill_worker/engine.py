@@ -83,9 +83,13 @@ def _checkpoint(source: Path, output: Output) -> Path:
 def _check(source: Path, out: Path, overwrite: bool, device: str) -> None:
     if not source.is_dir():
         raise ProblemError("path-not-found", f"{source} is not a folder", [Offender(where="SRC", message="no folder")])
-    offenders = (
-        [] if (fault := _out_fault(source, out, overwrite)) is None else [Offender(where="--out", message=fault)]
-    )
+    offenders = []
+    try:
+        fault = _out_fault(source, out, overwrite)
+    except OSError as error:  # a name too long, a folder that may not be searched
+        fault = f"{out}: {error.strerror}"
+    if fault is not None:
+        offenders.append(Offender(where="--out", message=fault))
     if (fault := _device_fault(device)) is not None:
         offenders.append(Offender(where="--device", message=fault, value=device))
     if offenders:
