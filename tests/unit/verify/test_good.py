@@ -1,9 +1,11 @@
 """Good variants pass every check, whatever family, format, layout and dtype."""
 
+import json
 import time
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from draftmill.formats import Format
 from draftmill.plans import Family
@@ -48,6 +50,26 @@ def test_other_layouts_options_and_weights_pass(good: Good, cache: Path, name: s
 def test_a_weight_that_was_zero_may_stay_zero(good: Good, cache: Path) -> None:
     evidence = {check.id: check.evidence for check in good("zero-weight").verify(cache).checks}
     assert evidence["codes-not-zero"]["zero_in_source"] == 1
+
+
+def test_a_token_without_an_embedding_is_a_warning(good: Good, cache: Path, tmp_path: Path) -> None:
+    """The tokenizer's words all lie inside the vocabulary; one of its added tokens does not."""
+    case = good("eagle3-fp8").copy(tmp_path / "case")
+    vocab = json.loads((case.source / "config.json").read_text())["vocab_size"]
+    for folder in (case.source, case.variant):
+        path = folder / "tokenizer.json"
+        tokenizer = Tokenizer.from_file(str(path))
+        tokenizer.add_tokens([f"filler{number}" for number in range(vocab - tokenizer.get_vocab_size())])
+        tokenizer.save(str(path))
+    assert with_status(case.verify(cache), CheckStatus.WARN) == []
+    for folder in (case.source, case.variant):
+        tokenizer.add_special_tokens(["<|beyond|>"])
+        tokenizer.save(str(folder / "tokenizer.json"))
+    report = case.verify(cache)
+    assert report.passed, explained(report)
+    assert with_status(report, CheckStatus.WARN) == ["tokenizer-encodes"]
+    [offender] = next(check for check in report.checks if check.id == "tokenizer-encodes").offenders
+    assert (offender.where, offender.value) == ("tokenizer.json: '<|beyond|>'", vocab)
 
 
 def test_relative_folders_with_names_that_are_words(

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from draftmill.problems import ProblemError
+from draftmill.reports import CheckStatus
 from draftmill_worker.assemble.modules import collect
 from draftmill_worker.assemble.sidecars import is_sidecar
 from draftmill_worker.checkpoint.checkpoint import CONFIG, INDEX
@@ -13,6 +14,8 @@ from draftmill_worker.verify.registry import Result, check, skipped
 from draftmill_worker.verify.view import CARD, HF_QUANT_CONFIG, PLAN, View
 
 TOKENIZER = "tokenizer.json"
+MAX_NAMED = 16
+"""Tokens beyond the vocabulary that are named one by one."""
 SAMPLE_TEXT = "The quick brown fox jumps over the lazy dog. 0123456789"
 
 
@@ -101,7 +104,7 @@ def _incomplete(view: View, configs: list[str]) -> list[Any]:
     "tokenizer-encodes",
     reads="tokenizer.json, through the tokenizers library",
     after=("sidecars-identical",),
-    proves="the tokenizer that ships turns text into tokens, all inside the vocabulary",
+    proves="the tokenizer that ships turns text into tokens inside the vocabulary; other ids beyond it are a warning",
 )
 def tokenizer_encodes(view: View) -> Result:
     from tokenizers import Tokenizer
@@ -122,4 +125,19 @@ def tokenizer_encodes(view: View) -> Result:
         result.blame(TOKENIZER, "text gives no tokens", SAMPLE_TEXT)
     if beyond:
         result.blame(TOKENIZER, f"tokens beyond vocab_size {vocab}", beyond)
+    if not result.offenders and isinstance(vocab, int):
+        _warn_beyond(result, tokenizer.get_vocab(with_added_tokens=True), vocab)
     return result
+
+
+def _warn_beyond(result: Result, tokens: dict[str, int], vocab: int) -> None:
+    """The source ships such tokens and may never draft them, so that they are no fault of the variant.
+
+    A model's vocabulary may be padded beyond its tokenizer's; the other way around, an id has no embedding.
+    """
+    beyond = sorted((number, token) for token, number in tokens.items() if number >= vocab)
+    for number, token in beyond[:MAX_NAMED]:
+        result.blame(f"{TOKENIZER}: {token[:64]!r}", f"its id is beyond vocab_size {vocab}", number)
+    if beyond:
+        result.evidence["beyond_vocab_size"] = len(beyond)
+        result.status = CheckStatus.WARN
