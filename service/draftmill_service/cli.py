@@ -57,12 +57,15 @@ def _keyring() -> Keyring:
 
 @keys.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Whose key it is.")],
+    name: Annotated[str, typer.Argument(help="Whose key it is: 1 to 64 printable characters.")],
     scope: Annotated[list[Scope] | None, typer.Option(help="May be repeated; read alone without it.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key. Its token is printed once and kept nowhere."""
-    key, token = _keyring().create(name, set(scope or [Scope.READ]))
+    try:
+        key, token = _keyring().create(name, set(scope or [Scope.READ]))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="NAME") from None
     typer.echo(json.dumps({"id": key.id, "token": token}) if as_json else token)
 
 

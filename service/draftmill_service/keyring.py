@@ -19,6 +19,7 @@ from draftmill.jobs import Instant, Sha256
 # 256 random bits need no slow hash: there is nothing to guess.
 _TOKEN = re.compile(r"dm_([0-9a-f]{12})_([0-9a-f]{64})")
 _NO_HASH = "0" * 64
+MAX_NAME = 64
 
 
 class Scope(StrEnum):
@@ -57,7 +58,12 @@ class Keyring:
         return tuple(self._keys.values())
 
     def create(self, name: str, scopes: "set[Scope]") -> tuple[ApiKey, str]:
-        """A new key and its token `dm_<id>_<secret>`, which is nowhere else and is not stored."""
+        """A new key and its token `dm_<id>_<secret>`, which is nowhere else and is not stored.
+
+        ValueError for a name that a terminal could not show on a line.
+        """
+        if not (1 <= len(name) <= MAX_NAME and name.isprintable() and name.strip()):
+            raise ValueError(f"a key's name has 1 to {MAX_NAME} printable characters")
         secret = secrets.token_hex(32)
         key = ApiKey(
             id=secrets.token_hex(6),

@@ -53,6 +53,13 @@ def test_unknown_keys_and_scopes_are_usage_errors(data_dir: Path) -> None:
     assert not (data_dir / "keys.json").exists()
 
 
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x1b[2J", "x" * 65])
+def test_a_keys_name_is_one_printable_line(data_dir: Path, name: str) -> None:
+    assert "printable" in run("keys", "create", name, code=2)
+    assert not (data_dir / "keys.json").exists()
+    run("keys", "create", "x" * 64)
+
+
 @pytest.mark.parametrize(
     ("program", "variable", "value"),
     [
