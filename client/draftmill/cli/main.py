@@ -84,4 +84,8 @@ def _parameter(error: typer.TyperException) -> list[Offender]:
 
 
 def main() -> None:
-    sys.exit(run(sys.argv[1:]))
+    try:
+        sys.exit(run(sys.argv[1:]))
+    except KeyboardInterrupt:
+        # Before or after the command itself, which Typer answers for.
+        sys.exit(ExitCode.INTERRUPTED)

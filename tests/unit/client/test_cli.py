@@ -202,6 +202,23 @@ def test_interrupting_a_watch_leaves_the_job_and_says_how_to_cancel(
     assert not any("cancel" in seen.path for seen in server.seen)
 
 
+@pytest.mark.parametrize("module", ["draftmill.cli.main", "draftmill.client", "draftmill_service.up.command"])
+def test_ctrl_c_while_modules_load_is_quiet(module: str) -> None:
+    code = f"""
+import os, signal, sys
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["draftmill", "formats"]
+from draftmill.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (ExitCode.INTERRUPTED, b"", b"")
+
+
 @pytest.mark.parametrize("words", ["--help", "submit --help", "jobs --help", "jobs watch --help", "download --help"])
 def test_help_teaches(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(words.split()) == ExitCode.OK
