@@ -87,6 +87,15 @@ def is_path(source: str) -> bool:
     return source.startswith(("/", ".", "~"))
 
 
+def mistaken(*sources: str | None) -> list[str]:
+    """Notes on repositories' names that are folders here as well."""
+    return [
+        f"note: {words} names a repository of the Hub; for the folder of that name here write ./{words}"
+        for words in sources
+        if words and not is_path(words) and Path(words).is_dir()
+    ]
+
+
 def _labels(labels: tuple[str, ...], offenders: list[Offender]) -> dict[str, str]:
     found: dict[str, str] = {}
     for label in labels:

@@ -32,7 +32,7 @@ from draftmill.cli.options import (
     Source,
 )
 from draftmill.cli.output import Output, size
-from draftmill.cli.request import BenchmarkWords, Request, job_spec
+from draftmill.cli.request import BenchmarkWords, Request, job_spec, mistaken
 from draftmill.cli.watching import watch
 from draftmill.client import Client
 from draftmill.problems import ProblemError
@@ -113,6 +113,8 @@ def submit(
             recipe,
         )
     )
+    for note in mistaken(source, target):
+        output.note(note)
     with Client() as client:
         job = client.submit(spec, idempotency_key=idempotency_key)
         if not wait:
@@ -145,6 +147,8 @@ def preflight(
     """
     output = Output(json)
     spec = job_spec(Request(source, format, revision, tuple(exclude), lm_head, scales, dtype))
+    for note in mistaken(source):
+        output.note(note)
     with Client() as client:
         answer = client.preflight(spec.source, spec.format, spec.quantize)
     if answer.problem is not None:

@@ -52,6 +52,18 @@ def test_a_path_is_made_absolute(server: Scripted, monkeypatch: pytest.MonkeyPat
     assert json.loads(server.seen[0].body)["source"] == {"path": str(tmp_path / "out" / "run")}
 
 
+def test_a_repository_that_is_a_folder_too_is_noted(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src" / "big").mkdir(parents=True)
+    assert run(["submit", "src/big", "--format", "fp8"]) == ExitCode.OK
+    assert "write ./src/big\n" in capsys.readouterr().err
+    assert json.loads(server.seen[0].body)["source"]["repo"] == "src/big"
+    assert run(["submit", "src/small", "--format", "fp8"]) == ExitCode.OK
+    assert "note:" not in capsys.readouterr().err
+
+
 def test_everything_wrong_is_said_at_once_and_nothing_is_sent(
     server: Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
