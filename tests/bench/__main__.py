@@ -4,8 +4,8 @@ import subprocess
 import sys
 
 PARTS = (
-    ("The quantizer, without fsync in any arm", ["tests.bench.engine"]),
-    ("The quantizer, with fsync in every arm", ["tests.bench.engine", "--fsync", "--alone"]),
+    ("The quantizer, without fsync in any arm", ["tests.bench.engine", "--rounds", "2"]),
+    ("The quantizer, with fsync in every arm", ["tests.bench.engine", "--fsync", "--alone", "--rounds", "2"]),
     ("A job in a warm service", ["tests.bench.jobs"]),
 )
 
