@@ -9,6 +9,7 @@ import pytest
 from tests.e2e.embedded import Up
 from tests.fixtures.hub import Hub, Repo, Token, serving
 from tests.fixtures.synthetic import Layout, build
+from tests.integration.offices import office, redis_server  # noqa: F401
 
 TOKEN = "hf_notARealToken"
 

@@ -35,20 +35,6 @@ def hub_url(models: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"), append_only=True)
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def office(redis_server: RedisServer) -> Iterator[Office]:
-    with Office(redis_server.url) as office:
-        yield office
-
-
-@pytest.fixture(scope="module")
 def worker(redis_server: RedisServer, hub_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     worker = Worker(
         tmp_path_factory.mktemp("worker"), redis_server.url, "draftmill_worker.stages", DRAFTMILL_HUB_ENDPOINT=hub_url

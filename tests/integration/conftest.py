@@ -7,6 +7,7 @@ import redis
 
 from draftmill_service.ledger import Ledger, WorkerLedger
 from tests.integration.live import Live, live_service
+from tests.integration.offices import office, redis_server  # noqa: F401
 from tests.redis_server import RedisServer
 
 

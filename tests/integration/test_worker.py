@@ -18,20 +18,6 @@ STAGES = [stage for stage in Stage if stage is not Stage.BENCH]
 
 
 @pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"), append_only=True)
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def office(redis_server: RedisServer) -> Iterator[Office]:
-    with Office(redis_server.url) as office:
-        yield office
-
-
-@pytest.fixture(scope="module")
 def shared(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     worker = Worker(tmp_path_factory.mktemp("worker"), redis_server.url, SMALL, HF_TOKEN="hf_secret")
     worker.start()

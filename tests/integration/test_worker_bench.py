@@ -15,20 +15,6 @@ BENCHMARK = Benchmark(target=RepoSource(repo="a/target"), num_speculative_tokens
 
 
 @pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"), append_only=True)
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def office(redis_server: RedisServer) -> Iterator[Office]:
-    with Office(redis_server.url) as office:
-        yield office
-
-
-@pytest.fixture(scope="module")
 def worker(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     folder = tmp_path_factory.mktemp("worker")
     worker = Worker(folder, redis_server.url, "tests.integration.worker_stages.small", HF_TOKEN="hf_secret")

@@ -75,20 +75,6 @@ class Watch:
 
 
 @pytest.fixture(scope="module")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"), append_only=True)
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def office(redis_server: RedisServer) -> Iterator[Office]:
-    with Office(redis_server.url) as office:
-        yield office
-
-
-@pytest.fixture(scope="module")
 def hub_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHub]:
     standin = Hub()
     standin.add(REPO, build(tmp_path_factory.mktemp("drafter"), "eagle3", Layout(shards=2)))
