@@ -369,3 +369,39 @@ async def test_many_jobs_are_listed_once_each(ledger: Ledger, monkeypatch: pytes
         if cursor is None:
             break
     assert seen == [job_id for n, job_id in enumerate(ids) if n % 50 == 7][::-1]
+
+
+async def test_the_oldest_first(ledger: Ledger) -> None:
+    made = [await queue(ledger, labels={"n": str(n % 2)}) for n in range(7)]
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = await ledger.list(Filters(), cursor=cursor, limit=3, oldest_first=True)
+        seen += [job.id for job in page.items]
+        if (cursor := page.next_cursor) is None:
+            break
+        with pytest.raises(ProblemError, match="invalid-cursor"):
+            await ledger.list(Filters(), cursor=cursor, limit=3)
+    assert seen == made
+    odd = await ledger.list(Filters(labels=("n=1",)), oldest_first=True)
+    assert [job.id for job in odd.items] == made[1::2]
+
+
+async def test_the_last_events_and_those_before_them(ledger: Ledger, worker: WorkerLedger) -> None:
+    held = claim(worker, await queue(ledger))
+    for n in range(6):
+        worker.log(held, "info", f"line {n}")
+    every = (await ledger.events(held.job.id)).items
+    last = await ledger.events_before(held.job.id, limit=3)
+    assert last.items == every[-3:]
+    assert (await ledger.events_before(held.job.id, last.items[0].id)).items == every[:-3]
+    assert (await ledger.events_before("j" + "0" * 26)).items == ()
+
+
+async def test_leases_run_down(ledger: Ledger, worker: WorkerLedger) -> None:
+    job_id = await queue(ledger)
+    assert await ledger.leases() == {}
+    claim(worker, job_id)
+    held = await ledger.leases()
+    assert held.keys() == {job_id}
+    assert held[job_id] > 0

@@ -106,16 +106,20 @@ class Ledger(Reading, Preflights):
             raise ProblemError("expired", "the job of this Idempotency-Key was removed by retention")
         return job, not by_key
 
-    async def list(self, filters: Filters, *, cursor: str | None = None, limit: int = 50) -> JobPage:
-        """Newest first. Raises ProblemError("invalid-cursor")."""
+    async def list(
+        self, filters: Filters, *, cursor: str | None = None, limit: int = 50, oldest_first: bool = False
+    ) -> JobPage:
+        """In the order of submission, newest first unless told otherwise. Raises ProblemError("invalid-cursor")."""
         terms = filters.terms()
-        before = "" if cursor is None else cursors.read(terms, cursor)
+        order = "oldest" if oldest_first else "newest"
+        query = [*terms, order] if oldest_first else terms
+        behind = "" if cursor is None else cursors.read(query, cursor)
         indexes = [self._keys.index(*term) for term in terms] or [self._keys.all]
         found: list[str] = []
         while len(found) <= limit:
-            ids, before = await self._run("list", limit + 1 - len(found), before, _SCAN, *indexes)
+            ids, behind = await self._run("list", limit + 1 - len(found), behind, _SCAN, order, *indexes)
             found += ids
-            if not before:
+            if not behind:
                 break
         pipe = self._redis.pipeline(transaction=False)
         for job_id in found[:limit]:
@@ -123,7 +127,7 @@ class Ledger(Reading, Preflights):
         answers = await self._ask(pipe.execute())
         # A job can be removed between the two calls.
         items = [records.job(job_id, record) for job_id, record in zip(found, answers, strict=False) if record]
-        more = cursors.make(terms, found[limit - 1]) if len(found) > limit else None
+        more = cursors.make(query, found[limit - 1]) if len(found) > limit else None
         return JobPage(items=tuple(items), next_cursor=more)
 
     async def cancel(self, job_id: str) -> Job:
@@ -189,6 +193,14 @@ class Ledger(Reading, Preflights):
         """Heads of the chains of receipts, as their writers committed them."""
         found = await self._ask(cast("Awaitable[dict[str, str]]", self._redis.hgetall(self._keys.chains)))
         return records.chain_heads(found)
+
+    async def leases(self) -> dict[str, float]:
+        """Seconds that are left of every lease, by job; negative for one that the reaper will take."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.zrange(self._keys.leases, 0, -1, withscores=True)
+        pipe.time()
+        held, now = await self._ask(pipe.execute())
+        return {job_id: ends / 1000 - now[0] - now[1] / 1e6 for job_id, ends in held}
 
     async def gauges(self) -> Gauges:
         pipe = self._redis.pipeline(transaction=False)

@@ -35,6 +35,13 @@ class Reading(Access):
         items = tuple(records.event(job_id, entry_id, fields) for entry_id, fields in entries)
         return EventPage(items=items, last_id=items[-1].id if items else after)
 
+    async def events_before(self, job_id: str, before: str | None = None, limit: int = 1000) -> EventPage:
+        """The last events before the stream id `before`, or of all, oldest first."""
+        bound = "+" if before is None else f"({before}"
+        entries = await self._ask(self._redis.xrevrange(self._keys.events(job_id), max=bound, count=limit))
+        items = tuple(records.event(job_id, entry_id, fields) for entry_id, fields in reversed(entries))
+        return EventPage(items=items, last_id=items[-1].id if items else "0")
+
     async def follow(
         self, job_id: str, after: str = "0", idle_seconds: float = 5.0
     ) -> AsyncIterator[Event | LedgerUnavailable | None]:

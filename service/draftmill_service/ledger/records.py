@@ -2,7 +2,7 @@
 
 A job's hash: state, owner, spec, format, created, attempt, fence, lost, nonce, deadline, resolved, family, cached,
 summary, reason, problem, `t:<state>` and, for attempt n, `a:<n>:worker|started|ended|outcome` and
-`a:<n>:<stage>:state|started|ended|progress`. Times are milliseconds since 1970 by Redis' clock; documents are JSON.
+`a:<n>:<stage>:state|started|ended|progress|waiting|devices`. Times are milliseconds since 1970 by Redis' clock; documents are JSON.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from draftmill.jobs import Attempt, Job, JobSpec, Progress, ResolvedSpec, StageRecord, Summary
+from draftmill.jobs import Attempt, DeviceWait, Job, JobSpec, Progress, ResolvedSpec, StageRecord, Summary
 from draftmill.problems import Problem
 from draftmill.receipts import ChainHead, ChainHeads
 from draftmill.reports import Event, EventKind
@@ -38,13 +38,15 @@ def _stages(record: Mapping[str, str], attempt: int) -> tuple[StageRecord, ...]:
     stages = []
     for stage in Stage:
         at = f"a:{attempt}:{stage}:"
-        progress = record.get(at + "progress")
+        progress, waiting = record.get(at + "progress"), record.get(at + "waiting")
         if (state := record.get(at + "state")) is not None:
             stages.append(
                 StageRecord(
                     name=stage,
                     state=StageState(state),
                     progress=None if progress is None else Progress.model_validate_json(progress),
+                    waiting=None if waiting is None else DeviceWait.model_validate_json(waiting),
+                    devices=tuple(json.loads(record.get(at + "devices", "[]"))),
                     started_at=_maybe_instant(record.get(at + "started")),
                     ended_at=_maybe_instant(record.get(at + "ended")),
                 )

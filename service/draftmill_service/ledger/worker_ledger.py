@@ -17,6 +17,7 @@ from draftmill.receipts import ChainHeads
 from draftmill.reports import EventKind
 from draftmill.states import Outcome, Reason, Stage
 from draftmill_service.ledger import records, scripts
+from draftmill_service.ledger.devices import Devices
 from draftmill_service.ledger.errors import AWAY, LeaseLost, LedgerUnavailable
 from draftmill_service.ledger.keys import PREFIX, Keys
 
@@ -55,6 +56,7 @@ class WorkerLedger:
         self._redis = redis
         self._keys = Keys(prefix)
         self._scripts: dict[str, Script] = {}
+        self.devices = Devices(self._run)
 
     @classmethod
     def connect(cls, url: str, *, patience: float = 15.0, prefix: str = PREFIX) -> "WorkerLedger":

@@ -60,8 +60,11 @@ local function end_attempt(id, outcome, t)
   redis.call('HSET', key, at .. 'outcome', outcome, at .. 'ended', t)
   for _, stage in ipairs(STAGES) do
     local field = at .. stage .. ':'
-    if redis.call('HGET', key, field .. 'state') == 'running' then
+    local state = redis.call('HGET', key, field .. 'state')
+    -- Pending: it waits for a device.
+    if state == 'running' or state == 'pending' then
       redis.call('HSET', key, field .. 'state', STAGE_END[outcome], field .. 'ended', t)
+      redis.call('HDEL', key, field .. 'waiting')
       emit(id, 'stage', cjson.encode({ attempt = tonumber(attempt), stage = stage, state = STAGE_END[outcome] }))
     end
   end
