@@ -11,7 +11,9 @@ from draftmill.plans import Family
 from draftmill_worker.checkpoint.checkpoint import open_checkpoint
 from draftmill_worker.checkpoint.families import detect
 from tests.fixtures.large import dspark_shaped
-from tests.fixtures.synthetic import FAMILIES, Layout, build
+from tests.fixtures.synthetic import FAMILIES, LAYOUTS, Layout, build
+
+ENGINE_CLASSES = {"dflash2": (Family.DFLASH, "DFlash2Qwen3ForCausalLM")}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -20,6 +22,12 @@ def test_families_are_recognised(family: str, shards: int, tmp_path: Path) -> No
     checkpoint = open_checkpoint(build(tmp_path / family, family, Layout(shards=shards)))
     assert detect(checkpoint).family == Family(family)
     assert len(checkpoint.files) == shards
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_other_layouts_belong_to_a_family(name: str, tmp_path: Path) -> None:
+    drafter = detect(open_checkpoint(build(tmp_path / name, name)))
+    assert (drafter.family, drafter.engine_class) == ENGINE_CLASSES[name]
 
 
 def test_siblings_lie_in_different_shards(tmp_path: Path) -> None:

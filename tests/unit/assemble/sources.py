@@ -23,14 +23,15 @@ UNEVEN = {"*v_proj*": 0.2, "*up_proj*": 3.0}
 
 
 def make_source(
-    folder: Path, family: Family, layout: Layout | None = None, extra: Mapping[str, Tensor] | None = None
+    folder: Path, family: str, layout: Layout | None = None, extra: Mapping[str, Tensor] | None = None
 ) -> Path:
+    """`family`: its name, or another layout's in `synthetic.LAYOUTS`."""
     layout = replace(layout or Layout(), scale=UNEVEN)
     config: dict[str, Any] = {
         "torch_dtype": layout.dtype if layout.dtype != "mixed" else "float32",
         "auto_map": {"AutoModel": "modeling_tiny.Tiny", "AutoTokenizer": [None, "modeling_tiny.Tokens"]},
     }
-    build(folder, family.value, layout, config=config, extra=extra)
+    build(folder, str(family), layout, config=config, extra=extra)
     _write_sidecars(folder)
     return folder
 

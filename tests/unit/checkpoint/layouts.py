@@ -138,6 +138,24 @@ def dflash(layers: int = 2, **config: Any) -> Layout:
     return _block("DFlashDraftModel", layers, nested | {"num_target_layers": 8} | config)
 
 
+def dflash2(layers: int = 2, taps: int = 3, group: int = 8, rank: int = 16, **config: Any) -> Layout:
+    layout = dflash(layers, architectures=["DFlash2DraftModel"])
+    layout.config["dflash_config"] |= {
+        "conv_kernel_size": taps,
+        "conv_group_size": group,
+        "selector_rank": rank,
+        "selector_top_k": 4,
+    }
+    layout.config |= config
+    for number in range(layers):
+        for name in ("attention_conv", "mlp_conv"):
+            where = f"layers.{number}.{name}"
+            layout.add({f"{where}.base_kernel": (2, taps, HIDDEN)})
+            layout.add({f"{where}.kernel_projection.weight": (2 * taps * HIDDEN // group, HIDDEN)})
+    tables = {f"candidate_selector.{name}_codebook": (VOCAB, rank) for name in ("predecessor", "successor")}
+    return layout.add({**tables, "candidate_selector.hidden_projection.weight": (rank, HIDDEN)})
+
+
 def dspark(layers: int = 2, rank: int = 16, **config: Any) -> Layout:
     own = {
         "block_size": 7,

@@ -17,6 +17,7 @@ from tests.unit.checkpoint.layouts import (
     Layout,
     Q,
     dflash,
+    dflash2,
     draft_model,
     dspark,
     eagle3,
@@ -54,6 +55,14 @@ RECOGNISED: dict[str, tuple[Callable[[], Layout], Family, str, Head, str]] = {
         "speculators",
         Head.BORROWED,
         "DFlashQwen3ForCausalLM",
+    ),
+    "dflash2": (dflash2, Family.DFLASH, "dflash_config nested", Head.BORROWED, "DFlash2Qwen3ForCausalLM"),
+    "dflash2 speculators": (
+        lambda: speculators(dflash2(architectures=None), "dflash2"),
+        Family.DFLASH,
+        "speculators",
+        Head.BORROWED,
+        "DFlash2Qwen3ForCausalLM",
     ),
     "dspark": (dspark, Family.DSPARK, "dflash_config at top level", Head.BORROWED, "Qwen3DSparkForCausalLM"),
     "dspark speculators": (
@@ -294,6 +303,55 @@ def test_c90_tied_model_that_stores_both(tmp_path: Path) -> None:
     _, drafter = draft_model(tied=True).add({"lm_head.weight": (VOCAB, HIDDEN)}).open(tmp_path)
     assert drafter.head is Head.TIED
     assert drafter.lm_head_refusal is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "slug", "where"),
+    [
+        (lambda x: x.without("candidate_selector.successor_codebook"), "missing-tensors", "successor_codebook"),
+        (lambda x: x.without("layers.1.mlp_conv.base_kernel"), "missing-tensors", "layers.1.mlp_conv.base_kernel"),
+        (
+            lambda x: x.add({"layers.0.attention_conv.kernel_projection.weight": (6, HIDDEN)}),
+            "shape-mismatch",
+            "layers.0.attention_conv.kernel_projection.weight",
+        ),
+    ],
+)
+def test_c28_parts_of_dflash2(tmp_path: Path, change: Callable[[Layout], Layout], slug: str, where: str) -> None:
+    problem = _problem(change(dflash2()), tmp_path)
+    assert problem.slug == slug
+    assert [place for place in _wheres(problem) if place.endswith(where)]
+
+
+@pytest.mark.parametrize("key", ["conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"])
+def test_dflash2_settings_are_required(tmp_path: Path, key: str) -> None:
+    layout = dflash2()
+    del layout.config["dflash_config"][key]
+    problem = _problem(layout, tmp_path)
+    assert (problem.slug, _wheres(problem)) == ("malformed-config", [f"config.json: dflash_config: {key}"])
+
+
+def test_dflash2_under_another_name(tmp_path: Path) -> None:
+    """vLLM would build DFlash's class, which has no place for these tensors."""
+    problem = _problem(dflash2(architectures=["DFlashDraftModel"]), tmp_path / "name")
+    assert (problem.slug, _wheres(problem)) == ("malformed-config", ["config.json: architectures"])
+    layout = dflash(architectures=["DFlash2DraftModel"], dflash_config=dflash2().config["dflash_config"])
+    assert _problem(layout, tmp_path / "tensors").slug == "missing-tensors"
+
+
+def test_dflash2_candidates_of_a_trimmed_vocabulary(tmp_path: Path) -> None:
+    layout = dflash2(draft_vocab_size=DRAFT_VOCAB).add({"lm_head.weight": (DRAFT_VOCAB, HIDDEN)})
+    problem = _problem(layout.add({"d2t": (DRAFT_VOCAB,)}, "I64"), tmp_path)
+    assert (problem.slug, _wheres(problem)) == ("malformed-config", ["config.json: draft_vocab_size"])
+
+
+def test_c112_dflash2_says_what_it_needs(tmp_path: Path) -> None:
+    _, drafter = dflash2().open(tmp_path / "borrowed")
+    assert any("VLLM_USE_V2_MODEL_RUNNER=1" in warning for warning in drafter.warnings)
+    assert any("target's lm_head" in warning for warning in drafter.warnings)
+    layout = dflash2(has_own_lm_head=True).add({"lm_head.weight": (VOCAB, HIDDEN)})
+    _, drafter = layout.open(tmp_path / "own")
+    assert not any("target's lm_head" in warning for warning in drafter.warnings)
 
 
 QUANTIZED: dict[str, Callable[[Layout], Layout]] = {

@@ -16,7 +16,7 @@ from draftmill_worker.checkpoint.drafter import Drafter
 from draftmill_worker.quantize.config import quantization_config
 from draftmill_worker.quantize.ignore import runtime_modules
 from draftmill_worker.quantize.plan import make_plan
-from tests.unit.checkpoint.layouts import VOCAB, Layout, dflash, draft_model, dspark, eagle3, speculators
+from tests.unit.checkpoint.layouts import VOCAB, Layout, dflash, dflash2, draft_model, dspark, eagle3, speculators
 
 TARGET_LAYERS = 8
 _EAGLE3_IDS: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": [2, 4, 6]}
@@ -33,6 +33,8 @@ DRAFTERS: dict[str, tuple[Callable[[], Layout], dict[str, Any]]] = {
         lambda: dflash(has_own_lm_head=True).add({"lm_head.weight": (VOCAB, 32)}),
         {"lm_head": True, "exclude": ["fc.*"]},
     ),
+    "dflash/dflash2": (dflash2, {"exclude": ["layers.1.mlp.down_proj.weight"]}),
+    "dflash/dflash2_speculators": (lambda: speculators(dflash2(architectures=None), "dflash2"), {}),
     "dspark/one_layer": (dspark, {"exclude": ["layers.0.mlp.*"]}),
     "draft_model/llama_tied": (lambda: draft_model(tied=True), {"exclude": ["model.layers.1.mlp.*"]}),
     "draft_model/qwen3": (lambda: draft_model(architecture="Qwen3ForCausalLM"), {"exclude": ["*layers.0.self_attn*"]}),

@@ -17,7 +17,17 @@ from draftmill_worker.checkpoint.drafter import Drafter
 from draftmill_worker.quantize.config import hf_quant_config, quantization_config
 from draftmill_worker.quantize.ignore import RuntimeModule, excludes, ignore_list, runtime_modules
 from draftmill_worker.quantize.plan import make_plan
-from tests.unit.checkpoint.layouts import HIDDEN, VOCAB, Layout, dflash, draft_model, dspark, eagle3, speculators
+from tests.unit.checkpoint.layouts import (
+    HIDDEN,
+    VOCAB,
+    Layout,
+    dflash,
+    dflash2,
+    draft_model,
+    dspark,
+    eagle3,
+    speculators,
+)
 
 Case = tuple[Callable[[], Layout], dict[str, Any]]
 
@@ -46,6 +56,8 @@ CASES: dict[str, Case] = {
         lambda: dflash(has_own_lm_head=True).add({"lm_head.weight": (VOCAB, HIDDEN)}),
         {"lm_head": True},
     ),
+    "dflash2": (dflash2, {}),
+    "dflash2 one layer": (lambda: dflash2(num_target_layers=None), _ONE_LAYER),
     "dspark": (dspark, {}),
     "dspark one layer": (dspark, _ONE_LAYER),
     "draft_model": (draft_model, {}),

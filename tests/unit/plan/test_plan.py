@@ -15,6 +15,7 @@ from tests.unit.checkpoint.layouts import (
     VOCAB,
     Layout,
     dflash,
+    dflash2,
     draft_model,
     dspark,
     eagle3,
@@ -106,23 +107,19 @@ def test_c93_default_keeps(tmp_path: Path, make: Callable[[], Layout], name: str
 
 
 def test_c93_selector_and_convolutions(tmp_path: Path) -> None:
-    layout = dflash(architectures=["DFlash2DraftModel"]).add(
-        {
-            "layers.0.attention_conv.base_kernel": (2, 3, HIDDEN),
-            "layers.0.attention_conv.kernel_projection.weight": (6, HIDDEN),
-            "candidate_selector.hidden_projection.weight": (16, HIDDEN),
-            "candidate_selector.predecessor_codebook": (VOCAB, 16),
-        }
-    )
-    plan = _plan(layout, tmp_path)
-    reasons = {
-        tensor.name: tensor.reason for tensor in plan.tensors if "conv" in tensor.name or "selector" in tensor.name
-    }
-    assert set(reasons.values()) == {"convolution", "selector"}
-    assert "model.layers.8.attention_conv.kernel_projection" in plan.ignore
+    plan = _plan(dflash2(), tmp_path)
+    kept = {tensor.name: tensor for tensor in plan.tensors if "conv" in tensor.name or "selector" in tensor.name}
+    assert {tensor.reason for tensor in kept.values()} == {"convolution", "selector"}
+    assert {tensor.fate for tensor in kept.values()} == {Fate.KEPT}
+    assert len(kept) == 2 * 2 * 2 + 3
+    assert {
+        "layers.1.mlp_conv.kernel_projection",
+        "model.layers.8.attention_conv.kernel_projection",
+        "model.candidate_selector.hidden_projection",
+    } <= set(plan.ignore)
 
 
-@pytest.mark.parametrize("make", [dflash, dspark])
+@pytest.mark.parametrize("make", [dflash, dflash2, dspark])
 def test_c7_q_k_v_of_block_drafters_stay_by_a_named_rule(tmp_path: Path, make: Callable[[], Layout]) -> None:
     plan = _plan(make(), tmp_path)
     for name in QKV:

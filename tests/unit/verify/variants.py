@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from draftmill.formats import Format
 from draftmill.jobs import QuantizeOptions
-from draftmill.plans import Family, Plan
+from draftmill.plans import Plan
 from draftmill.reports import CheckStatus, VerifyReport
 from draftmill_worker.assemble import assemble
 from draftmill_worker.checkpoint.checkpoint import open_checkpoint
@@ -76,7 +76,7 @@ class Case:
 
 def build(
     root: Path,
-    family: Family,
+    family: str,
     format: Format,
     options: QuantizeOptions | None = None,
     layout: Layout | None = None,

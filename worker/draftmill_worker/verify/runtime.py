@@ -1,6 +1,6 @@
 """Module names inside vLLM 0.32, per family, and vLLM's rule for what an `ignore` list excludes.
 
-Read in vLLM's model classes (llama_eagle3, qwen3_dflash, qwen3_dspark, llama, qwen2, qwen3) and in
+Read in vLLM's model classes (llama_eagle3, qwen3_dflash, qwen3_dflash2, qwen3_dspark, llama, qwen2, qwen3) and in
 ModelOptQuantConfigBase.is_layer_excluded. Kept apart from what writes the list, so that one can judge the other.
 """
 
@@ -28,7 +28,7 @@ TARGET_DEPTHS = (4, 28, 36, 61)
 
 _DRAFT_LAYER = re.compile(r"(?<![A-Za-z0-9_.])layers\.(\d+)")
 # Built without a quantization config, whatever the drafter's says.
-_PLAIN = re.compile(r"(^|\.)(embed_tokens|markov_w1|confidence_head|[a-z_]*norm[a-z_]*|selector|conv\w*)(\.|$)")
+_PLAIN = re.compile(r"(^|\.)(embed_tokens|markov_w1|confidence_head|[a-z_]*norm[a-z_]*|candidate_selector)(\.|$)")
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,11 @@
 Read from vLLM 0.32, models/qwen3_dflash.py and models/qwen3_dflash2.py.
 """
 
+from dataclasses import replace
+
 from draftmill.plans import Family, Head
 from draftmill_worker.checkpoint.drafter import Drafter, Module
+from draftmill_worker.checkpoint.families import dflash2
 from draftmill_worker.checkpoint.families.head import draft_head, embedding_module, head_module
 from draftmill_worker.checkpoint.families.layers import check_layer, layer_modules
 from draftmill_worker.checkpoint.families.reading import Reading
@@ -26,13 +29,14 @@ def read(reading: Reading) -> Drafter:
         )
     own_quantized = reading.settings.flag("has_own_lm_head") is True
     refusal = None if own_quantized else f"{NO_QUANT_CONFIG} without has_own_lm_head: true in config.json"
-    dflash2 = any("DFlash2" in name for name in reading.settings.texts("architectures"))
-    return block.drafter(
-        Family.DFLASH,
-        "DFlash2Qwen3ForCausalLM" if dflash2 else "DFlashQwen3ForCausalLM",
-        head_keep=refusal,
-        extra=[],
-    )
+    if not dflash2.is_dflash2(reading):
+        return block.drafter(Family.DFLASH, "DFlashQwen3ForCausalLM", head_keep=refusal, extra=[])
+    extra = dflash2.dflash2_modules(reading, block.sizes, block.draft_vocab)
+    reading.warnings.append(dflash2.RUNNER)
+    drafter = block.drafter(Family.DFLASH, dflash2.ENGINE_CLASS, head_keep=refusal, extra=extra)
+    if drafter.head is not Head.BORROWED:
+        return drafter
+    return replace(drafter, warnings=(*drafter.warnings, dflash2.BORROWED_HEAD))
 
 
 class BlockDrafter:
