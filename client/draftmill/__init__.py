@@ -9,50 +9,64 @@ with Client() as client:
     client.download(job, "drafter-fp8")
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from draftmill.benchmarks import Acceptance, Benchmark, EngineArgs, Gate, PromptSet
-from draftmill.errors import (
-    DownloadError,
-    DraftmillError,
-    FolderTakenError,
-    NoServiceError,
-    ProtocolError,
-    SettingsError,
-    TransportError,
-)
-from draftmill.formats import FORMATS, Format, FormatSpec
-from draftmill.jobs import Job, JobPage, JobSpec, PathSource, QuantizeOptions, RepoSource
-from draftmill.plans import Family, Fate, Plan, Preflight
-from draftmill.problems import Offender, Problem, ProblemError
-from draftmill.receipts import ChainHeads, Receipt, ReceiptDiff, ReceiptSummary
-from draftmill.reports import (
-    Artifacts,
-    Check,
-    CheckStatus,
-    Event,
-    EventKind,
-    EventPage,
-    Manifest,
-    ManifestFile,
-    VerifyReport,
-)
-from draftmill.states import JobState, Outcome, Reason, Stage, StageState
+from draftmill._lazy import lazy
 
 if TYPE_CHECKING:
     from draftmill._download import Download
     from draftmill._retry import RetryPolicy
     from draftmill.async_client import AsyncClient
+    from draftmill.benchmarks import Acceptance, Benchmark, EngineArgs, Gate, PromptSet
     from draftmill.client import Client
+    from draftmill.errors import (
+        DownloadError,
+        DraftmillError,
+        FolderTakenError,
+        NoServiceError,
+        ProtocolError,
+        SettingsError,
+        TransportError,
+    )
+    from draftmill.formats import FORMATS, Format, FormatSpec
+    from draftmill.jobs import Job, JobPage, JobSpec, PathSource, QuantizeOptions, RepoSource
+    from draftmill.plans import Family, Fate, Plan, Preflight
+    from draftmill.problems import Offender, Problem, ProblemError
+    from draftmill.receipts import ChainHeads, Receipt, ReceiptDiff, ReceiptSummary
+    from draftmill.reports import (
+        Artifacts,
+        Check,
+        CheckStatus,
+        Event,
+        EventKind,
+        EventPage,
+        Manifest,
+        ManifestFile,
+        VerifyReport,
+    )
+    from draftmill.states import JobState, Outcome, Reason, Stage, StageState
 
-# The service and the worker import the models; they must not pay for the HTTP client.
-_LAZY = {
-    "AsyncClient": "draftmill.async_client",
-    "Client": "draftmill.client",
-    "Download": "draftmill._download",
-    "RetryPolicy": "draftmill._retry",
-}
+# A command or a worker must not pay for the models and the HTTP client that it does not use.
+__getattr__ = lazy(
+    __name__,
+    {
+        "_download": "Download",
+        "_retry": "RetryPolicy",
+        "async_client": "AsyncClient",
+        "benchmarks": "Acceptance Benchmark EngineArgs Gate PromptSet",
+        "client": "Client",
+        "errors": (
+            "DownloadError DraftmillError FolderTakenError NoServiceError ProtocolError SettingsError TransportError"
+        ),
+        "formats": "FORMATS Format FormatSpec",
+        "jobs": "Job JobPage JobSpec PathSource QuantizeOptions RepoSource",
+        "plans": "Family Fate Plan Preflight",
+        "problems": "Offender Problem ProblemError",
+        "receipts": "ChainHeads Receipt ReceiptDiff ReceiptSummary",
+        "reports": "Artifacts Check CheckStatus Event EventKind EventPage Manifest ManifestFile VerifyReport",
+        "states": "JobState Outcome Reason Stage StageState",
+    },
+)
 
 __all__ = [
     "FORMATS",
@@ -106,9 +120,3 @@ __all__ = [
     "TransportError",
     "VerifyReport",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -48,10 +48,16 @@ def _unavailable(error: MissingExtraError) -> Callable[..., Any]:
     return run
 
 
-def commands() -> dict[str, Callable[..., Any]]:
-    """Every added command; one whose dependencies are missing says so when it is run."""
+def names() -> set[str]:
+    return {entry.name for entry in metadata.entry_points(group=GROUP)}
+
+
+def commands(only: str | None = None) -> dict[str, Callable[..., Any]]:
+    """Every added command, or the named one; one whose dependencies are missing says so when it is run."""
     found = {}
     for entry in metadata.entry_points(group=GROUP):
+        if only not in (None, entry.name):
+            continue
         try:
             found[entry.name] = _guarded(entry.name, entry.load())
         except ModuleNotFoundError as error:

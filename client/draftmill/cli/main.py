@@ -2,14 +2,15 @@
 
 import sys
 from collections.abc import Sequence
-from importlib import metadata
-from typing import Annotated
+from importlib import import_module, metadata
+from typing import Annotated, Any
 
 import typer
 
-from draftmill.cli import extensions, files, jobs, receipts, submit
+from draftmill.cli import extensions
 from draftmill.cli.exits import HELP, ExitCode, of_error
 from draftmill.cli.extensions import MissingExtraError
+from draftmill.cli.interrupt import quiet_interrupt
 from draftmill.cli.output import Output
 from draftmill.cli.request import UsageProblemError
 from draftmill.errors import DraftmillError
@@ -44,25 +45,46 @@ def _about(
     del version
 
 
-def build() -> typer.Typer:
+# Command, or group of commands, by the module that holds it.
+_COMMANDS = {"submit": "submit", "preflight": "submit", "download": "files", "formats": "files"}
+_GROUPS = {
+    "jobs": "List, show, watch, cancel and retry jobs.",
+    "receipts": "List, show, compare and verify receipts of engine boots.",
+}
+
+
+def build(only: str | None = None) -> typer.Typer:
+    """All commands, or the named one alone: one command must not pay for the imports of all."""
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(help=ABOUT)(_about)
-    app.command()(submit.submit)
-    app.add_typer(jobs.app, name="jobs", help="List, show, watch, cancel and retry jobs.")
-    app.add_typer(receipts.app, name="receipts", help="List, show, compare and verify receipts of engine boots.")
-    app.command()(submit.preflight)
-    app.command()(files.download)
-    app.command()(files.formats)
-    for name, command in extensions.commands().items():
+    for name, module in _COMMANDS.items():
+        if only in (None, name):
+            app.command()(getattr(_module(module), name))
+    for name, about in _GROUPS.items():
+        if only in (None, name):
+            app.add_typer(_module(name).app, name=name, help=about)
+    for name, command in extensions.commands(only).items():
         app.command(name)(command)
     return app
+
+
+def _module(name: str) -> Any:
+    return import_module(f"draftmill.cli.{name}")
+
+
+def _named(arguments: Sequence[str]) -> str | None:
+    """The command that a command line names, where it begins with one."""
+    known = {*_COMMANDS, *_GROUPS, *extensions.names()}
+    return arguments[0] if arguments and arguments[0] in known else None
 
 
 def run(arguments: Sequence[str]) -> int:
     """Runs one command line and gives its exit code. A fault of Draftmill's own shows its traceback."""
     output = Output("--json" in arguments)
     try:
-        code = build()(list(arguments) or ["--help"], prog_name="draftmill", standalone_mode=False)
+        with quiet_interrupt():
+            app = build(_named(arguments))
+        code = app(list(arguments) or ["--help"], prog_name="draftmill", standalone_mode=False)
     except typer.TyperException as error:
         usage = UsageProblemError(error.format_message(), _parameter(error))
         output.error(usage)
