@@ -37,6 +37,8 @@ class Reason(StrEnum):
     """Nothing was measured that could be trusted."""
     GATE_FAILED = "gate_failed"
     """The variant was measured, and is not good enough."""
+    BATCH_STOPPED = "batch_stopped"
+    """More items of its batch had failed than the batch allows."""
     INTERNAL = "internal"
 
 

@@ -4,12 +4,15 @@ Everything of the ledger lies under one prefix. The scripts build their keys fro
 the ledger needs a single Redis server (or a primary with replicas), not a cluster.
 """
 
+import re
 from typing import Final
 
 PREFIX: Final = "draftmill"
 
 JOBS_QUEUE: Final = "draftmill.jobs"
 """Celery queue of the doorbell; on the Redis transport also the key of the list that holds its messages."""
+BATCHES_QUEUE: Final = "draftmill.batches"
+"""The same for items of batches, so that a single job does not wait behind them."""
 JOB_ID_IN_BELL: Final = "THEJOBSID"
 """Stands for the job's id in a message that is made before the job."""
 LOOK_TASK: Final = "draftmill.look"
@@ -22,13 +25,21 @@ MAX_EVENTS: Final = 10_000
 """About how many events a job's stream keeps; the oldest go first."""
 
 
+PLACE: Final = re.compile(r"^[0-9]{1,6}$")
+"""Number of a batch's item, as cursors hold it."""
+
+
 class Keys:
     def __init__(self, prefix: str = PREFIX) -> None:
         self.prefix = prefix
         self.all = f"{prefix}:ix:all"
         """Sorted set of every job id, all scores 0: ids sort by submission. The other indexes are like it."""
+        self.batches = f"{prefix}:ix:batches"
+        """The same of every batch id."""
         self.queued = f"{prefix}:queued"
         """Queued jobs by the time (ms) their doorbell last rang; 0 for at once."""
+        self.queued_items = f"{prefix}:queued:batches"
+        """The same of items whose turn in their batch has come."""
         self.leases = f"{prefix}:leases"
         """Running and canceling jobs by the time (ms) their lease ends."""
         self.deadlines = f"{prefix}:deadlines"
@@ -49,8 +60,17 @@ class Keys:
         """Set when retention removed the job."""
         return f"{self.prefix}:tombstone:{job_id}"
 
+    def batch(self, batch_id: str) -> str:
+        """Hash with the batch's record; scripts/batching.lua names its fields and what lies beside it."""
+        return f"{self.prefix}:batch:{batch_id}"
+
+    def items(self, batch_id: str) -> str:
+        """List of the ids of a batch's jobs, by number."""
+        return f"{self.batch(batch_id)}:items"
+
     def index(self, dimension: str, value: str) -> str:
-        """`dimension` is state, format, family or label; a label's value is `key` or `key=value`."""
+        """`dimension` is state, format, family or label, of batches batch-state or batch-label; a label's value is
+        `key` or `key=value`."""
         return f"{self.prefix}:ix:{dimension}:{value}"
 
     def preflight(self, preflight_id: str) -> str:

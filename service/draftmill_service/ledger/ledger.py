@@ -12,7 +12,8 @@ from draftmill.problems import Offender, ProblemError
 from draftmill.receipts import ChainHeads
 from draftmill.states import JobState
 from draftmill_service.ledger import cursors, records
-from draftmill_service.ledger.keys import JOB_ID_IN_BELL, JOBS_QUEUE
+from draftmill_service.ledger.batches import Batches
+from draftmill_service.ledger.keys import BATCHES_QUEUE, JOB_ID_IN_BELL, JOBS_QUEUE
 from draftmill_service.ledger.preflights import Preflights
 from draftmill_service.ledger.reading import Reading
 
@@ -59,7 +60,7 @@ def _labels(spec: JobSpec) -> list[str]:
     return [term for key, value in spec.labels.items() for term in (key, f"{key}={value}")]
 
 
-class Ledger(Reading, Preflights):
+class Ledger(Reading, Preflights, Batches):
     """Jobs, as the API and the reaper see them."""
 
     async def submit(
@@ -168,9 +169,10 @@ class Ledger(Reading, Preflights):
     async def due_for_doorbell(self, ring_seconds: float, limit: int = 500, queue: str = JOBS_QUEUE) -> Sequence[str]:
         """Queued jobs whose doorbell rang more than `ring_seconds` ago and whose message is gone; counts as rung now.
 
-        `queue` is the broker's list of messages not yet taken.
+        `queue` is the broker's list of messages not yet taken, of single jobs or of items of batches.
         """
-        ids: Sequence[str] = await self._run("due", queue, round(ring_seconds * 1000), limit)
+        waiting = "queued:batches" if queue == BATCHES_QUEUE else "queued"
+        ids: Sequence[str] = await self._run("due", waiting, queue, round(ring_seconds * 1000), limit)
         return ids
 
     async def lead(self, token: str, seconds: float) -> bool:

@@ -10,7 +10,7 @@ from importlib import resources
 
 from draftmill.problems import ProblemError
 from draftmill.states import DONE, TRANSITIONS, Reason, Stage
-from draftmill_service.ledger.keys import MAX_EVENTS
+from draftmill_service.ledger.keys import BATCHES_QUEUE, JOB_ID_IN_BELL, MAX_EVENTS
 
 _PROBLEMS = {
     Reason.WORKER_LOST: ProblemError("worker-lost", "every attempt lost its worker; the last lease ran out"),
@@ -36,6 +36,7 @@ def _prelude() -> str:
         f"local STAGES = {{{stages}}}\n"
         f"local PROBLEMS = {{{problems}}}\n"
         f"local MAX_EVENTS = {MAX_EVENTS}\n"
+        f"local BATCHES_QUEUE, JOB_ID_IN_BELL = '{BATCHES_QUEUE}', '{JOB_ID_IN_BELL}'\n"
     )
 
 
@@ -43,6 +44,5 @@ def _prelude() -> str:
 def load(name: str) -> str:
     """Source of a script, ready for SCRIPT LOAD."""
     folder = resources.files(__name__)
-    return "\n".join(
-        (_prelude(), (folder / "common.lua").read_text("utf-8"), (folder / f"{name}.lua").read_text("utf-8"))
-    )
+    parts = (folder / f"{part}.lua" for part in ("common", "batching", name))
+    return "\n".join((_prelude(), *(part.read_text("utf-8") for part in parts)))

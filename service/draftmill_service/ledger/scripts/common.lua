@@ -26,6 +26,9 @@ local function past_deadline(id, t)
   return deadline and tonumber(deadline) <= t
 end
 
+-- Counts a transition in the job's batch. batching.lua has it.
+local tally
+
 -- The one way a job changes state. Callers decide on the state they read in the same script, so an illegal step is a fault of
 -- the script; it stops before the first write.
 local function enter(id, to, t, reason)
@@ -37,7 +40,10 @@ local function enter(id, to, t, reason)
   redis.call('HSET', key, 'state', to, 't:' .. to, t)
   unindex(id, 'state', from)
   index(id, 'state', to)
-  if to == 'queued' then redis.call('ZADD', P .. ':queued', 0, id) else redis.call('ZREM', P .. ':queued', id) end
+  local batch = redis.call('HGET', key, 'batch')
+  local queued = batch and P .. ':queued:batches' or P .. ':queued'
+  -- An item that is tried again waits for its turn in the batch.
+  if to == 'queued' and not (batch and DONE[from]) then redis.call('ZADD', queued, 0, id) else redis.call('ZREM', queued, id) end
   if to ~= 'running' and to ~= 'canceling' then redis.call('ZREM', P .. ':leases', id) end
   if DONE[to] then redis.call('ZREM', P .. ':deadlines', id) end
   local data = { state = to, attempt = tonumber(redis.call('HGET', key, 'attempt')) }
@@ -47,6 +53,19 @@ local function enter(id, to, t, reason)
     if PROBLEMS[reason] then redis.call('HSETNX', key, 'problem', PROBLEMS[reason]) end
   end
   emit(id, 'state', cjson.encode(data))
+  if batch then tally(batch, id, from, to, t) end
+end
+
+-- A failed or canceled job back to the queue. The attempts stay; the revision is resolved anew.
+local function requeue(id, t)
+  local key = job_key(id)
+  local family = redis.call('HGET', key, 'family')
+  if family then unindex(id, 'family', family) end
+  redis.call('HDEL', key, 'reason', 'problem', 'summary', 'cached', 'resolved', 'family', 'asked')
+  redis.call('HSET', key, 'lost', 0)
+  local deadline = redis.call('HGET', key, 'deadline')
+  if deadline then redis.call('ZADD', P .. ':deadlines', deadline, id) end
+  enter(id, 'queued', t)
 end
 
 -- Closes the attempt and what still ran in it. Comes before `enter`: the state event is the last of an ending.
@@ -76,4 +95,41 @@ local function held(id, fence)
   local v = redis.call('HMGET', job_key(id), 'fence', 'state')
   if v[1] == fence and (v[2] == 'running' or v[2] == 'canceling') then return v[2] end
   return false
+end
+
+-- An id's time part comes from Redis' clock and its next four digits from a counter, so ids sort in the order of submission even
+-- within one millisecond or when the clock steps back.
+local function mint(letter, t, random)
+  local last = redis.call('HMGET', P .. ':ids', 'ms', 'seq')
+  local ms, seq = t, 0
+  if last[1] and tonumber(last[1]) >= t then ms, seq = tonumber(last[1]), tonumber(last[2]) + 1 end
+  redis.call('HSET', P .. ':ids', 'ms', ms, 'seq', seq)
+  local DIGITS = '0123456789abcdefghjkmnpqrstvwxyz'
+  local function base32(value, width)
+    local out = {}
+    for i = width, 1, -1 do
+      local digit = value % 32
+      out[i] = string.sub(DIGITS, digit + 1, digit + 1)
+      value = (value - digit) / 32
+    end
+    return table.concat(out)
+  end
+  return letter .. base32(ms, 10) .. base32(seq, 4) .. random
+end
+
+-- The record of a new job, which is queued; where it waits is for the caller to say. `deadline` (ms) may be ''.
+local function make_job(id, t, owner, spec, format, deadline, labels)
+  redis.call('HSET', job_key(id), 'state', 'queued', 'owner', owner, 'spec', spec, 'format', format, 'created', t, 't:queued', t,
+    'attempt', 0, 'fence', 0, 'lost', 0)
+  redis.call('ZADD', P .. ':ix:all', 0, id)
+  index(id, 'state', 'queued')
+  index(id, 'format', format)
+  for _, label in ipairs(labels) do
+    index(id, 'label', label)
+  end
+  if deadline ~= '' then
+    redis.call('HSET', job_key(id), 'deadline', deadline)
+    redis.call('ZADD', P .. ':deadlines', deadline, id)
+  end
+  emit(id, 'state', '{"state":"queued","attempt":0}')
 end
