@@ -1,6 +1,5 @@
 """Routes of receipts: what every boot of an engine recorded. Read from the archive; written by workers alone."""
 
-from itertools import islice
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -10,12 +9,11 @@ from starlette.responses import Response
 
 from draftmill._model import Model
 from draftmill.archive import Archive, diff
-from draftmill.archive.layout import FOLDER, folder_name
 from draftmill.benchmarks import ArmName
 from draftmill.receipts import ChainHeads, Receipt, ReceiptDiff, ReceiptPage
 from draftmill_service.api.deps import Reader, answer
 from draftmill_service.api.problems import documented
-from draftmill_service.ledger import cursors
+from draftmill_service.receipt_pages import receipt_page
 
 router = APIRouter(prefix="/v1/receipts", tags=["receipts"])
 
@@ -47,16 +45,10 @@ class DiffQuery(Model):
     responses=documented("invalid-request", "invalid-cursor"),
 )
 async def list_receipts(query: Annotated[ListQuery, Query()], by: Reader) -> Response:
-    return answer(await run_in_threadpool(_page, by.archive, query))
-
-
-def _page(archive: Archive, query: ListQuery) -> ReceiptPage:
-    asked = ["receipts", query.job, query.arm]
-    before = None if query.cursor is None else cursors.read(asked, query.cursor, FOLDER)
-    found = list(islice(archive.summaries(job=query.job, arm=query.arm, before=before), query.limit + 1))
-    items = found[: query.limit]
-    more = cursors.make(asked, folder_name(items[-1].opened_at, items[-1].boot)) if len(found) > query.limit else None
-    return ReceiptPage(items=tuple(items), next_cursor=more)
+    found = await run_in_threadpool(
+        receipt_page, by.archive, job=query.job, arm=query.arm, cursor=query.cursor, limit=query.limit
+    )
+    return answer(found)
 
 
 @router.get(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from draftmill_worker.bench.canary import Row, Table
+from draftmill.canary import Row, Table
 from draftmill_worker.bench.canary_table import BEGIN, END, main, replaced
 
 ROW = Row(

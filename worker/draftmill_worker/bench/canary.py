@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import Field
-
-from draftmill._model import Model
 from draftmill.archive.layout import RECEIPTS
 from draftmill.benchmarks import Arm, ArmName, Benchmark, PromptSet
+from draftmill.canary import Row, Table
 from draftmill.formats import FORMATS, Format
 from draftmill.jobs import PathSource, QuantizeOptions
 from draftmill.plans import Family, Plan
@@ -34,37 +32,6 @@ WRITER = "canary"
 BOOT_SECONDS = 900.0
 # The engine came up, and what it did then was wrong.
 _AFTER_LOADING = frozenset({"receipt-invalid", "no-drafts", "bench-failed", "prompts-invalid"})
-
-
-class Row(Model):
-    family: str
-    format: str
-    loads: bool
-    runs: bool
-    """It drafted, its receipt breaks no rule, and its output is that of the target alone."""
-    al: float | None = None
-    al_low: float | None = None
-    al_high: float | None = None
-    """95% bootstrap interval over prompts."""
-    control_al: float | None = None
-    emulated: bool | None = None
-    engine: str
-    receipt: str | None = None
-
-
-class Table(Model):
-    """A canary's result, a file of its own."""
-
-    made_at: datetime
-    engine: str
-    prompts_sha256: str
-    prompts: int
-    max_tokens: int
-    rows: tuple[Row, ...]
-    changes: dict[str, tuple[float, float, float]] = Field(default_factory=dict)
-    """Per `family format`: relative change of accepted tokens per draft, and its interval."""
-    problems: dict[str, str] = Field(default_factory=dict)
-    """Per `family format` that does not run: why."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ written, and the exit code is 1 where it would change.
 import argparse
 from pathlib import Path
 
-from draftmill_worker.bench.canary import Table, lines
+from draftmill.canary import Table
+from draftmill_worker.bench.canary import lines
 
 BEGIN, END = "<!-- canary: begin -->", "<!-- canary: end -->"
 
