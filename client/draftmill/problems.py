@@ -141,6 +141,15 @@ KINDS: dict[str, Kind] = {
     "no-drafts": Kind("Nothing was drafted: there is no acceptance length", 422),
     "receipt-invalid": Kind("A receipt breaks its rules: what ran is not what was asked for", 422),
     "gate-failed": Kind("The variant failed the gate", 422),
+    # Heads.
+    "capture-silent": Kind("The engine ran and no hidden state was seen", 422),
+    "capture-short": Kind("A capture does not hold the rows it should", 422),
+    "capture-invalid": Kind("Captured hidden states cannot be used", 422),
+    "capture-dead-columns": Kind("Columns of the hidden state are always zero", 422),
+    "head-source-missing": Kind("There is no unquantized head to start from", 422),
+    "head-refused": Kind("This head cannot be rewritten as asked", 422),
+    "head-gate-failed": Kind("The quantized head failed its gate", 422),
+    "draft-vocab-invalid": Kind("The draft vocabulary cannot be used", 422),
     # The job.
     "stage-timeout": Kind("A stage ran past its deadline", 504),
     "stage-crashed": Kind("A stage process died", 500),
