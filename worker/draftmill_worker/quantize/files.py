@@ -24,9 +24,10 @@ class Files:
     def elements(self, tensor: TensorPlan, first: int, last: int) -> NDArray[Any]:
         return self.readers[tensor.file].elements(self.info(tensor), first, last)
 
-    def raw(self, tensor: TensorPlan, first: int, last: int) -> memoryview:
-        start = self.info(tensor).start
-        return self.readers[tensor.file].raw(start + first, start + last)
+    def read(self, tensor: TensorPlan, first: int, buffer: memoryview) -> memoryview:
+        """Fills `buffer` with the stored bytes from `first` on, and gives it back."""
+        self.readers[tensor.file].read(self.info(tensor).start + first, buffer)
+        return buffer
 
     def release(self, tensor: TensorPlan, first: int, last: int) -> None:
         """Gives back the pages of the source's bytes [first, last): each byte is packed or copied once."""

@@ -1,11 +1,14 @@
 """Tensors that are not quantized: copied byte for byte, or cast."""
 
+import threading
+
 from draftmill.plans import TensorPlan
 from draftmill_worker.quantize.files import Files
 from draftmill_worker.quantize.pool import WorkPool, spans
 from draftmill_worker.quantize.reader import itemsize
 
 CHUNK_BYTES = 1 << 20
+_own = threading.local()
 
 
 def copy(files: Files, pool: WorkPool, tensor: TensorPlan) -> None:
@@ -14,9 +17,17 @@ def copy(files: Files, pool: WorkPool, tensor: TensorPlan) -> None:
 
 
 def _copy_span(files: Files, tensor: TensorPlan, first: int, last: int) -> None:
-    # Written from the mapping: twice as fast as copy_file_range, which hands single pages through a pipe.
-    files.put(tensor, tensor.name, first, files.raw(tensor, first, last))
-    files.release(tensor, first, last)
+    # Through a buffer that stays in the cache: a write from the mapping faults page by page, ten times slower, and
+    # copy_file_range hands single pages through a pipe.
+    files.put(tensor, tensor.name, first, files.read(tensor, first, _buffer(last - first)))
+
+
+def _buffer(size: int) -> memoryview:
+    """This thread's own, of `size` bytes."""
+    if not hasattr(_own, "buffer"):
+        _own.buffer = memoryview(bytearray(CHUNK_BYTES))
+    buffer: memoryview = _own.buffer[:size]
+    return buffer
 
 
 def cast(files: Files, pool: WorkPool, tensor: TensorPlan, nonfinite: set[str]) -> None:

@@ -1,23 +1,35 @@
-"""Weight files read through a mapping: no tensor is ever held in anonymous memory."""
+"""Weight files read through a mapping, or in small pieces: no tensor is ever held in anonymous memory."""
 
 import mmap
+import os
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from draftmill.problems import ProblemError
 from draftmill_worker.checkpoint.headers import DTYPE_BYTES, TensorInfo, read_header
 from draftmill_worker.quantize.kernels.rows import STORED
 
 
 class WeightReader:
-    """One safetensors file. Arrays and views stay valid for as long as they are referenced."""
+    """One safetensors file. Arrays stay valid for as long as they are referenced."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.tensors: dict[str, TensorInfo] = read_header(path, name)
-        with path.open("rb") as stream:
-            self._map = mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ)
+        self._name = name
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._map = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
 
     def elements(self, info: TensorInfo, first: int, last: int) -> NDArray[Any]:
         """Elements [first, last) of a floating tensor, flat and read-only."""
@@ -25,8 +37,14 @@ class WeightReader:
         # The format does not promise alignment, and the loops are compiled for aligned arrays.
         return array if array.flags.aligned else array.copy()
 
-    def raw(self, start: int, end: int) -> memoryview:
-        return memoryview(self._map)[start:end]
+    def read(self, start: int, buffer: memoryview) -> None:
+        """Fills `buffer` with the file's bytes from `start` on. Raises `source-changed` where the file ends before."""
+        view = buffer
+        while view:
+            count = os.preadv(self._fd, [view], start)
+            if not count:
+                raise ProblemError("source-changed", f"{self._name} ends before its header says it does")
+            view, start = view[count:], start + count
 
     def release(self, start: int, end: int) -> None:
         """Drops the pages of a span from this process; the page cache keeps them."""

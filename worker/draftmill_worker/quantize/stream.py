@@ -58,9 +58,9 @@ def quantize(
     by_file: dict[str, list[TensorPlan]] = {}
     for tensor in plan.tensors:
         by_file.setdefault(tensor.file, []).append(tensor)
-    readers = {file: WeightReader(source / file, file) for file in by_file}
-    _check_source(by_file, readers)
     with ExitStack() as stack:
+        readers = {file: stack.enter_context(WeightReader(source / file, file)) for file in by_file}
+        _check_source(by_file, readers)
         writers = {
             file: stack.enter_context(
                 WeightWriter(out / file, (output for tensor in tensors for output in tensor.outputs), fsync=fsync)
