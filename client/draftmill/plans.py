@@ -11,6 +11,8 @@ from draftmill.problems import Problem
 
 
 class Family(StrEnum):
+    EAGLE = "eagle"
+    """EAGLE-1: a layer over the target's last state, with the target's head."""
     EAGLE3 = "eagle3"
     DFLASH = "dflash"
     DSPARK = "dspark"

@@ -12,8 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from draftmill.formats import Format
+from draftmill.jobs import QuantizeOptions
+from draftmill_worker.mill import Switches, mill
 from tests.e2e.vllm_plugin.boot import Request, Result
-from tests.e2e.vllm_plugin.engines import Boots
+from tests.e2e.vllm_plugin.engines import Boots, Variant
 from tests.fixtures.prompts import held_out
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -63,6 +66,29 @@ def test_dflash2(boots: Boots, request_: Request, models: Path, tmp_path: Path) 
     result = boots(replace(asked, drafter=str(made)), ("rmsnorm2d",), interpreted=True)
     assert result.proposer == "DFlash2Speculator"
     assert _counts(result) == _counts(boots(asked))
+
+
+@pytest.mark.parametrize("format", [Format.FP8_PC_PT, Format.W4A16_NVFP4])
+def test_c1_a_quantized_dflash2_is_accepted_as_its_dflash_is(
+    boots: Boots, request_: Request, models: Path, variant: Variant, tmp_path: Path, format: Format
+) -> None:
+    """Its convolutions and selector stay, and here they change nothing; the other weights are quantized alike.
+
+    Candidates are ranked in fp32, so that a tie of bf16 logits may fall otherwise.
+    """
+    asked = replace(request_, method="dflash", drafted=3)
+    made, out = neutral_dflash2(models / "dflash", tmp_path / "dflash2"), tmp_path / "variant"
+    mill(made, out, format, QuantizeOptions(), switches=Switches(fsync=False), progress=lambda *_: None)
+    result = boots(replace(asked, drafter=str(out)), ("rmsnorm2d", "emulation"), interpreted=True)
+    assert result.proposer == "DFlash2Speculator"
+    plain = {"qkv_proj", "kernel_projection", "hidden_projection", "lm_head", "embed_tokens", "attn"}
+    methods = {name: method for name, (method, _) in result.methods.items() if name.rpartition(".")[2] not in plain}
+    assert methods
+    assert all(method is not None and method.startswith("ModelOpt") for method in methods.values()), methods
+    alike, bf16 = (boots(replace(asked, drafter=str(variant("dflash", other)))) for other in (format, None))
+    assert result.output_sha256 == alike.output_sha256 == bf16.output_sha256
+    assert abs(result.accepted - alike.accepted) <= 0.05 * alike.drafts
+    assert result.acceptance_length >= 0.9 * bf16.acceptance_length > 1.1
 
 
 def test_dspark_among_its_top_k(boots: Boots, request_: Request, models: Path, tmp_path: Path) -> None:

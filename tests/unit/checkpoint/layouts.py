@@ -125,6 +125,18 @@ def eagle3(layers: int = 1, qwen3: bool = False, prefix: str | None = "midlayer"
     return layout
 
 
+def eagle(layers: int = 1, nested: bool = False, **config: Any) -> Layout:
+    """EAGLE-1. `nested`: the decoder's settings in `model`, as vLLM's own converter writes them."""
+    layout = Layout(stack("LlamaForCausalLM", "llama", layers) | config)
+    layout.add({"embed_tokens.weight": (VOCAB, HIDDEN), "fc.weight": (HIDDEN, 2 * HIDDEN)})
+    for number in range(layers):
+        layout.add(layer(f"layers.{number}"))
+    layout.without("layers.0.input_layernorm.weight")
+    if nested:
+        layout.config = {"model_type": "eagle", "architectures": ["EAGLEModel"], "model": layout.config}
+    return layout
+
+
 def _block(architecture: str, layers: int, config: dict[str, Any]) -> Layout:
     layout = Layout(stack(architecture, "qwen3", layers) | config)
     layout.add({"fc.weight": (HIDDEN, 3 * HIDDEN), "hidden_norm.weight": (HIDDEN,), "norm.weight": (HIDDEN,)})

@@ -20,6 +20,7 @@ from tests.unit.checkpoint.layouts import (
     dflash2,
     draft_model,
     dspark,
+    eagle,
     eagle3,
     medusa,
     speculators,
@@ -37,6 +38,28 @@ def _wheres(problem: Problem) -> list[str]:
 
 
 RECOGNISED: dict[str, tuple[Callable[[], Layout], Family, str, Head, str]] = {
+    "eagle": (eagle, Family.EAGLE, "eagle flat", Head.BORROWED, "EagleLlamaForCausalLM"),
+    "eagle named": (
+        lambda: eagle(layers=2, architectures=["EagleLlamaForCausalLM"], model_type="eagle"),
+        Family.EAGLE,
+        "eagle flat",
+        Head.BORROWED,
+        "EagleLlamaForCausalLM",
+    ),
+    "eagle nested": (
+        lambda: eagle(nested=True),
+        Family.EAGLE,
+        "eagle nested",
+        Head.BORROWED,
+        "EagleLlamaForCausalLM",
+    ),
+    "eagle without embedding": (
+        lambda: eagle().without("embed_tokens.weight"),
+        Family.EAGLE,
+        "eagle flat",
+        Head.BORROWED,
+        "EagleLlamaForCausalLM",
+    ),
     "eagle3 midlayer": (eagle3, Family.EAGLE3, "midlayer", Head.OWN, "Eagle3LlamaForCausalLM"),
     "eagle3 layers": (lambda: eagle3(prefix=None), Family.EAGLE3, "layers", Head.OWN, "Eagle3LlamaForCausalLM"),
     "eagle3 two layers": (lambda: eagle3(layers=2), Family.EAGLE3, "layers", Head.OWN, "Eagle3LlamaForCausalLM"),
@@ -354,6 +377,37 @@ def test_c112_dflash2_says_what_it_needs(tmp_path: Path) -> None:
     assert not any("target's lm_head" in warning for warning in drafter.warnings)
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("lm_head.weight", (VOCAB, HIDDEN)),
+        ("fc.bias", (HIDDEN,)),
+        ("norm.weight", (HIDDEN,)),
+        ("layers.0.input_layernorm.weight", (HIDDEN,)),
+    ],
+)
+def test_eagle_tensors_at_which_the_engine_stops(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
+    problem = _problem(eagle().add({name: shape}), tmp_path)
+    assert (problem.slug, _wheres(problem)) == ("shape-mismatch", [name])
+
+
+def test_eagle_of_decoders_without_a_class(tmp_path: Path) -> None:
+    problem = _problem(eagle(architectures=["EagleCohereForCausalLM"], model_type="cohere"), tmp_path / "cohere")
+    assert (problem.slug, _wheres(problem)) == ("unknown-family", ["config.json: architectures"])
+    problem = _problem(speculators(eagle(), "eagle"), tmp_path / "speculators")
+    assert (problem.slug, _wheres(problem)) == ("unknown-family", ["config.json: speculators_model_type"])
+
+
+def test_c2_c28_parts_of_eagle(tmp_path: Path) -> None:
+    layout = eagle(num_hidden_layers=2).without("layers.0.post_attention_layernorm.weight")
+    layout.add({"fc.weight": (HIDDEN, 3 * HIDDEN)})
+    assert set(_wheres(_problem(layout, tmp_path))) == {
+        "layer 1",
+        "layers.0.post_attention_layernorm.weight",
+        "fc.weight",
+    }
+
+
 QUANTIZED: dict[str, Callable[[Layout], Layout]] = {
     "config": lambda layout: Layout(layout.config | {"quantization_config": {"quant_method": "fp8"}}, layout.tensors),
     "compression": lambda layout: Layout(layout.config | {"compression_config": {}}, layout.tensors),
@@ -402,7 +456,7 @@ def test_c102_configuration_of_another_family(tmp_path: Path) -> None:
     layout = Layout(draft_model().config, dspark().tensors)
     problem = _problem(layout, tmp_path)
     assert problem.slug == "unknown-family"
-    assert "tensors are those of dspark; the configuration claims draft_model" in problem.detail
+    assert "tensors are those of dspark; the configuration claims draft_model, eagle" in problem.detail
 
 
 @pytest.mark.parametrize("name", ["Gemma4DSparkModel", "K3DSparkModel"])

@@ -16,11 +16,27 @@ from draftmill_worker.checkpoint.drafter import Drafter
 from draftmill_worker.quantize.config import quantization_config
 from draftmill_worker.quantize.ignore import runtime_modules
 from draftmill_worker.quantize.plan import make_plan
-from tests.unit.checkpoint.layouts import VOCAB, Layout, dflash, dflash2, draft_model, dspark, eagle3, speculators
+from tests.unit.checkpoint.layouts import (
+    VOCAB,
+    Layout,
+    dflash,
+    dflash2,
+    draft_model,
+    dspark,
+    eagle,
+    eagle3,
+    speculators,
+)
 
 TARGET_LAYERS = 8
 _EAGLE3_IDS: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": [2, 4, 6]}
 DRAFTERS: dict[str, tuple[Callable[[], Layout], dict[str, Any]]] = {
+    "eagle/flat": (eagle, {"exclude": ["*o_proj*"]}),
+    "eagle/nested": (lambda: eagle(nested=True), {"exclude": ["fc.weight"]}),
+    "eagle/two_layers": (
+        lambda: eagle(layers=2, num_target_layers=TARGET_LAYERS).without("embed_tokens.weight"),
+        {"exclude": ["layers.1.mlp.*"]},
+    ),
     "eagle3/lm_head": (eagle3, {"lm_head": True}),
     "eagle3/kept": (eagle3, {"exclude": ["fc.weight", "*self_attn*", "*down_proj*"]}),
     "eagle3/two_layers": (lambda: eagle3(layers=2), {"exclude": ["*gate_proj*", "*up_proj*"]}),

@@ -25,6 +25,7 @@ from tests.unit.checkpoint.layouts import (
     dflash2,
     draft_model,
     dspark,
+    eagle,
     eagle3,
     speculators,
 )
@@ -33,6 +34,9 @@ Case = tuple[Callable[[], Layout], dict[str, Any]]
 
 _ONE_LAYER = {"exclude": ["layers.1.mlp.down_proj.weight", "layers.1.self_attn.o_proj.weight"]}
 CASES: dict[str, Case] = {
+    "eagle": (eagle, {}),
+    "eagle attention": (eagle, {"exclude": ["*self_attn*"]}),
+    "eagle two layers": (lambda: eagle(layers=2, num_target_layers=30), _ONE_LAYER),
     "eagle3": (eagle3, {}),
     "eagle3 lm_head": (eagle3, {"lm_head": True}),
     "eagle3 all attention": (eagle3, {"exclude": ["*self_attn*"]}),

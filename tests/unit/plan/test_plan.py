@@ -18,11 +18,13 @@ from tests.unit.checkpoint.layouts import (
     dflash2,
     draft_model,
     dspark,
+    eagle,
     eagle3,
     medusa,
 )
 
 FAMILIES: dict[str, Callable[[], Layout]] = {
+    "eagle": eagle,
     "eagle3": eagle3,
     "dflash": dflash,
     "dspark": dspark,
@@ -52,6 +54,7 @@ def _names(plan: Plan, fate: Fate) -> set[str]:
 LAYER = {"o_proj", "gate_proj", "up_proj", "down_proj"}
 QKV = {"q_proj", "k_proj", "v_proj"}
 EXPECTED = {
+    "eagle": LAYER | QKV | {"fc"},
     "eagle3": LAYER | QKV | {"fc"},
     "dflash": LAYER | {"fc"},
     "dspark": LAYER | {"fc"},
@@ -203,6 +206,7 @@ def test_c91_lm_head_on_request(tmp_path: Path, make: Callable[[], Layout]) -> N
     [
         dspark,
         dflash,
+        eagle,
         lambda: dspark().add({"lm_head.weight": (VOCAB, HIDDEN)}),
         lambda: dflash().add({"lm_head.weight": (VOCAB, HIDDEN)}),
         lambda: dflash(has_lm_head=False),

@@ -20,6 +20,8 @@ from tests.unit.verify.variants import Case, build, explained, with_status
 
 SHARDED = Layout(shards=3)
 LAYOUTS: dict[str, dict[str, Any]] = {
+    "eagle": {"family": "eagle"},
+    "eagle sharded": {"family": "eagle", "layout": SHARDED},
     "dflash2": {"family": "dflash2"},
     "dflash2 speculators": {"family": "dflash2", "speculators": "dflash2"},
     "dflash2 sharded": {"family": "dflash2", "layout": SHARDED},

@@ -1,7 +1,8 @@
 """Module names inside vLLM 0.32, per family, and vLLM's rule for what an `ignore` list excludes.
 
-Read in vLLM's model classes (llama_eagle3, qwen3_dflash, qwen3_dflash2, qwen3_dspark, llama, qwen2, qwen3) and in
-ModelOptQuantConfigBase.is_layer_excluded. Kept apart from what writes the list, so that one can judge the other.
+Read in vLLM's model classes (llama_eagle, llama_eagle3, qwen3_dflash, qwen3_dflash2, qwen3_dspark, llama, qwen2,
+qwen3) and in ModelOptQuantConfigBase.is_layer_excluded. Kept apart from what writes the list, so that one can judge
+the other.
 """
 
 import re
@@ -19,7 +20,7 @@ FUSED: dict[str, tuple[str, ...]] = {
 """Linear layers that vLLM builds as one, by its name for them."""
 _FUSED_OF = {part: fused for fused, parts in FUSED.items() for part in parts}
 
-OFFSET_FAMILIES = frozenset({Family.EAGLE3, Family.DFLASH, Family.DSPARK})
+OFFSET_FAMILIES = frozenset({Family.EAGLE, Family.EAGLE3, Family.DFLASH, Family.DSPARK})
 """Their layers are numbered on from the target's last layer."""
 ALIASED_FAMILIES = frozenset({Family.DFLASH, Family.DSPARK})
 """vLLM adds the offset aliases of `layers.<n>` patterns by itself."""
@@ -104,7 +105,7 @@ def _engine_name(family: Family, module: str, depth: int) -> str:
 
 def _quantizable(family: Family, name: str, config: Mapping[str, Any]) -> bool:
     if name.endswith("lm_head"):
-        if family is Family.DSPARK:
+        if family in (Family.DSPARK, Family.EAGLE):
             return False
         return family is not Family.DFLASH or config.get("has_own_lm_head") is True
     return _PLAIN.search(name) is None

@@ -12,7 +12,7 @@ from draftmill.plans import Family
 from draftmill.problems import Offender, ProblemError
 from draftmill_worker.checkpoint.checkpoint import Checkpoint
 from draftmill_worker.checkpoint.drafter import Drafter, Module
-from draftmill_worker.checkpoint.families import dflash, draft_model, dspark, eagle3, medusa
+from draftmill_worker.checkpoint.families import dflash, draft_model, dspark, eagle, eagle3, medusa
 from draftmill_worker.checkpoint.families.quantized import refuse_quantized
 from draftmill_worker.checkpoint.families.reading import Reading
 from draftmill_worker.checkpoint.families.settings import Settings, flatten
@@ -40,7 +40,7 @@ class _Layout:
     read: Callable[[Reading], Drafter]
 
 
-# Order matters: DSpark has all of DFlash's tensors.
+# Order matters: DSpark has all of DFlash's tensors, and DFlash, EAGLE3 and EAGLE-1 each have those of the next.
 _LAYOUTS = (
     _Layout(Family.DSPARK, (r"markov_head\.",), r"dspark", ("markov_rank",), dspark.read),
     _Layout(Family.MEDUSA, (medusa.BLOCK.pattern + "$",), r"medusa", ("medusa_num_heads",), medusa.read),
@@ -57,6 +57,13 @@ _LAYOUTS = (
         r"dflash",
         ("dflash_config", "target_layer_ids"),
         dflash.read,
+    ),
+    _Layout(
+        Family.EAGLE,
+        (r"fc\.weight", r"layers\.\d+\."),
+        r"^eagle($|model$|(?!-?3).*ForCausalLM$)|^LlamaForCausalLM$",
+        (),
+        eagle.read,
     ),
     _Layout(
         Family.DRAFT_MODEL,

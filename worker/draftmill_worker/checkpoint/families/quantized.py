@@ -5,7 +5,7 @@ from draftmill_worker.checkpoint.findings import Findings
 from draftmill_worker.checkpoint.headers import DTYPE_BYTES, FLOAT_DTYPES
 
 _CONFIG_KEYS = ("quantization_config", "compression_config")
-_SECTIONS = ("text_config", "transformer_layer_config")
+_SECTIONS = ("text_config", "transformer_layer_config", "model")
 # ModelOpt, compressed-tensors, AutoGPTQ and AWQ, DeepSeek's block FP8.
 _SUFFIXES = (
     "_scale",

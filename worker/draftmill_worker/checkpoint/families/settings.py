@@ -110,11 +110,12 @@ def flatten(config: Mapping[str, Any], findings: Findings) -> tuple[Settings, bo
     """The settings, and whether they came in speculators' dialect: the decoder's in `transformer_layer_config`.
 
     speculators counts a target layer by the auxiliary state after it, one more than DFlash and DSpark count;
-    vLLM's `configs/speculators/algos.py` converts it the same way.
+    vLLM's `configs/speculators/algos.py` converts it the same way. EAGLE-1's nested dialect keeps the decoder's
+    settings in `model`; what stands beside it goes first, as vLLM's `configs/eagle.py` has it.
     """
     settings = Settings(config, findings)
     if not settings.text("speculators_model_type"):
-        return settings, False
+        return Settings(_without_nesting(config), findings), False
     layer = settings.section("transformer_layer_config").values
     flat = {**layer, **{key: value for key, value in config.items() if key != "transformer_layer_config"}}
     flat["model_type"] = layer.get("model_type")
@@ -123,3 +124,16 @@ def flatten(config: Mapping[str, Any], findings: Findings) -> tuple[Settings, bo
             findings.add("malformed-config", "config.json: aux_hidden_state_layer_ids", "auxiliary layers count from 1")
         flat["target_layer_ids"] = [number - 1 for number in ids if number]
     return Settings(flat, findings), True
+
+
+def is_nested_eagle(config: Mapping[str, Any]) -> bool:
+    return config.get("model_type") == "eagle" and isinstance(config.get("model"), dict)
+
+
+def _without_nesting(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not is_nested_eagle(config):
+        return config
+    inner = config["model"]
+    kept = ("model_type", "architectures")  # vLLM takes the class from the inner ones
+    outer = {key: value for key, value in config.items() if key != "model" and not (key in kept and key in inner)}
+    return {**inner, **outer}

@@ -5,8 +5,9 @@ from draftmill_worker.receipts.rule import Case, Found, one_of, rule, viewed
 from draftmill_worker.receipts.versions import NO_ENGINE
 
 PROPOSERS: dict[str, frozenset[str]] = {
+    "eagle": frozenset({"EagleProposer", "EagleSpeculator"}),
     "eagle3": frozenset({"EagleProposer", "EagleSpeculator"}),
-    "dflash": frozenset({"DFlashProposer", "DFlashSpeculator"}),
+    "dflash": frozenset({"DFlashProposer", "DFlashSpeculator", "DFlash2Speculator"}),
     "dspark": frozenset({"DSparkProposer", "DSparkSpeculator"}),
     "draft_model": frozenset({"DraftModelProposer", "StandaloneARSpeculator"}),
     "medusa": frozenset({"MedusaProposer"}),
