@@ -18,6 +18,7 @@ __all__ = [
     "AcceptanceSummary",
     "Attempt",
     "Commit",
+    "DeviceWait",
     "Instant",
     "Job",
     "JobPage",
@@ -104,10 +105,23 @@ class Progress(Model):
     unit: Literal["bytes", "tensors", "files", "checks", "prompts"]
 
 
+class DeviceWait(Model):
+    """Others have the devices that a stage needs."""
+
+    place: int = Field(ge=1)
+    """In line; 1 is the next."""
+    devices: int = Field(ge=1)
+    """How many it needs, all at once."""
+
+
 class StageRecord(Model):
     name: Stage
     state: StageState = StageState.PENDING
     progress: Progress | None = None
+    waiting: DeviceWait | None = None
+    """While the stage is pending because others have its devices."""
+    devices: tuple[str, ...] = ()
+    """Of the worker's machine, that the stage has or had to itself: `cpu`, `gpu0`."""
     started_at: Instant | None = None
     ended_at: Instant | None = None
 

@@ -145,6 +145,8 @@ class Receipt(Model):
     """As resolved by the engine, with paths and addresses left out."""
     environment: dict[str, str]
     """Allow-listed variables only."""
+    devices: tuple[str, ...] = Field(default=(), json_schema_extra=Volatile)
+    """What the engine had to itself: `cpu`, or GPUs as nvidia-smi numbers them."""
     target: Checkpointed
     drafter: Checkpointed | None
     view: EngineView | None

@@ -49,7 +49,13 @@ def _stage(record: StageRecord) -> str:
     seconds = ""
     if record.started_at and record.ended_at:
         seconds = f" {(record.ended_at - record.started_at).total_seconds():.2f} s"
+    if record.waiting is not None:
+        return f"{record.name} {_waits(record.waiting.devices, record.waiting.place)}"
     return f"{record.name} {record.state}{seconds}"
+
+
+def _waits(devices: object, place: object) -> str:
+    return f"waits for {devices} device{'' if devices == 1 else 's'}, place {place} in line"
 
 
 def _attempt(attempt: Attempt) -> str:
@@ -145,7 +151,9 @@ def event_line(event: Event) -> str:
         case EventKind.STATE:
             what = f"{data.get('state')}" + (f" ({data['reason']})" if data.get("reason") else "")
         case EventKind.STAGE:
-            what = f"{data.get('stage')} {data.get('state')}"
+            waiting = data.get("waiting") or {}
+            state = _waits(waiting.get("devices"), waiting.get("place")) if waiting else data.get("state")
+            what = f"{data.get('stage')} {state}"
         case EventKind.PROGRESS:
             progress = data.get("progress") or {}
             what = f"{data.get('stage')} {progress.get('done')} of {progress.get('total')} {progress.get('unit')}"

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 class Wanted(NamedTuple):
-    """`count` of `devices`; names hold letters, digits, `.`, `_` and `-`."""
+    """`need` of `devices`; names hold letters, digits, `.`, `_` and `-`."""
 
     machine: str
     """What the devices' names are of. Workers that could reach the same device must say the same."""
     devices: tuple[str, ...]
-    count: int
+    need: int
 
 
 class Granted(NamedTuple):
@@ -35,15 +35,15 @@ class Devices:
         self._run = run
 
     def ask(self, claim: "Claim", stage: Stage, wanted: Wanted) -> Granted | Waiting:
-        """Take what is wanted, or a place in line, which the job's record shows. To be asked again while waiting; asking
-        again after a grant gives the same. What the claim had for another stage is freed. Raises LeaseLost.
+        """Take what is wanted, or a place in line, which the job's record shows. To be asked again while waiting; after
+        a grant it gives the same again. What the claim had for another stage is freed. Raises LeaseLost.
 
         ValueError when there are too few devices: such a request would wait for ever, and all others behind it.
         """
-        if not 1 <= wanted.count <= len(set(wanted.devices)):
-            raise ValueError(f"{wanted.count} of {len(wanted.devices)} devices")
+        if not 1 <= wanted.need <= len(set(wanted.devices)):
+            raise ValueError(f"{wanted.need} of {len(wanted.devices)} devices")
         answer = self._run(
-            "ask_devices", wanted.machine, claim.job.id, claim.fence, stage, wanted.count, *wanted.devices
+            "ask_devices", wanted.machine, claim.job.id, claim.fence, stage, wanted.need, *wanted.devices
         )
         if answer is None:
             raise LeaseLost(claim.job.id, claim.fence)

@@ -2,7 +2,8 @@
 
 A job's hash: state, owner, spec, format, created, attempt, fence, lost, nonce, deadline, resolved, family, cached,
 summary, reason, problem, `t:<state>` and, for attempt n, `a:<n>:worker|started|ended|outcome` and
-`a:<n>:<stage>:state|started|ended|progress|waiting|devices`. Times are milliseconds since 1970 by Redis' clock; documents are JSON.
+`a:<n>:<stage>:state|started|ended|progress|waiting|devices`. Times are milliseconds since 1970 by Redis' clock;
+documents are JSON.
 """
 
 import json

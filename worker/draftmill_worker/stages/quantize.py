@@ -1,12 +1,25 @@
 """Quantize: the weight files of the variant, written into scratch."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 from draftmill.plans import Plan
 from draftmill.states import Stage
-from draftmill_worker import stage
+from draftmill_worker import devices, stage
 from draftmill_worker.quantize.stream import quantize
+
+
+def _device(request: stage.StageRequest) -> str:
+    """The GPU that this process has to itself, the only one that it sees from here on; else as set."""
+    shown = devices.visible(request.devices)
+    os.environ.update(shown)
+    return "cuda:0" if shown else request.settings.device
+
+
+def _may_link(request: stage.StageRequest) -> bool:
+    """Only what the service alone owns: a local source may itself be linked to files that its owner writes to."""
+    return request.previous[Stage.PULL]["repo"] is not None or not request.settings.link_local
 
 
 def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
@@ -23,7 +36,7 @@ def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
         progress=progress,
         # Sealing makes all files durable at once.
         fsync=False,
-        device=request.settings.device,
+        device=_device(request),
         threads=request.settings.threads,
     )
     return {}
