@@ -71,6 +71,9 @@ class WorkerSettings(BaseSettings):
     """Deadline of pull, which has its own watchdog for a stalled download."""
     drain_seconds: float = Field(default=8.0, ge=0)
     """How long a job may go on after SIGTERM before it is handed back. Container runtimes kill after 10 s."""
+    machine: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$")
+    """Whose devices this worker uses; workers that could reach the same device must say the same. Empty: the kernel's
+    boot id, which is the machine's, in containers too."""
     template_seconds: float = Field(default=180.0, gt=0)
     """How long a stage waits for the template to have its imports done."""
     preflight_seconds: float = Field(default=30.0, gt=0)

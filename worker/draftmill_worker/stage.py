@@ -38,6 +38,8 @@ class StageRequest(Model):
     previous: dict[Stage, dict[str, Any]] = Field(default_factory=dict)
     """What the stages before this one gave back, in this attempt."""
     settings: StageSettings = StageSettings()
+    devices: tuple[str, ...] = ()
+    """What the stage has to itself, by claim."""
 
     @property
     def folder(self) -> Path:

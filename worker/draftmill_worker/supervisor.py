@@ -8,7 +8,8 @@ repeats up to its bound.
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -17,8 +18,8 @@ from typing import Any, NamedTuple
 from draftmill.jobs import Job, Progress, ResolvedSpec, StageRecord, Summary
 from draftmill.problems import Problem, ProblemError
 from draftmill.states import Outcome, Reason, Stage, StageState
-from draftmill_service.ledger import Claim, LeaseLost, LedgerUnavailable, Signal, WorkerLedger
-from draftmill_worker import pipeline
+from draftmill_service.ledger import Claim, LeaseLost, LedgerUnavailable, Signal, Waiting, WorkerLedger
+from draftmill_worker import devices, pipeline
 from draftmill_worker.lease import Lease
 from draftmill_worker.runner import StageProcess, TemplateDownError
 from draftmill_worker.scratch import Scratch, sweep
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 KILL_SECONDS = 1.0
 Results = dict[Stage, dict[str, Any]]
+DEVICE_POLL_SECONDS = 0.25
+MAX_INTERRUPTED = 3
+"""A stage that something on its host keeps stopping must not go round for ever: later times count as losses."""
 
 
 class Stop(Enum):
@@ -165,13 +169,17 @@ class Attempt:
 
     def _stage(self, stage: Stage, results: Results) -> Ending | None:
         """Run one stage and keep its result; an ending when there is no going on."""
-        self._record(stage, StageState.RUNNING)
-        started = time.monotonic()
-        result = self._process(stage, results)
+        try:
+            with self._devices(stage) as claimed:
+                self._record(stage, StageState.RUNNING)
+                started = time.monotonic()
+                result = self._process(stage, results, claimed)
+                logger.info("job %s stage %s took %.3f s", self._job.id, stage, time.monotonic() - started)
+        except ProblemError as error:
+            result = StageResult(problem=error.problem, seconds=0.0)
         if result is None:
             detail = f"stage {stage} ran longer than {self._settings.deadline(stage):g} s"
             result = StageResult(problem=ProblemError("stage-timeout", detail).problem, seconds=0.0)
-        logger.info("job %s stage %s took %.3f s", self._job.id, stage, time.monotonic() - started)
         if result.problem is not None:
             self._record(stage, StageState.FAILED)
             reason = pipeline.reason(stage, result.problem)
@@ -183,8 +191,27 @@ class Attempt:
     def _record(self, stage: Stage, state: StageState) -> None:
         self._supervisor.ledger.stage(self._claim, StageRecord(name=stage, state=state))
 
-    def _request(self, stage: Stage, results: Results) -> Path:
+    def _request(self, stage: Stage, results: Results, claimed: tuple[str, ...]) -> Path:
         request = StageRequest(
+    @contextmanager
+    def _devices(self, stage: Stage) -> Iterator[tuple[str, ...]]:
+        """What the stage needs to itself, waited for in line. ProblemError when the worker has not so much."""
+        wanted = devices.wanted(stage, self._job.spec, self._settings)
+        if wanted is None:
+            yield ()
+            return
+        claims = self._supervisor.ledger.devices
+        try:
+            while isinstance(answer := claims.ask(self._claim, stage, wanted), Waiting):
+                self._check()
+                time.sleep(DEVICE_POLL_SECONDS)
+            yield answer.devices
+        finally:
+            try:
+                claims.release(self._claim, wanted.machine)
+            except LedgerUnavailable as error:
+                logger.warning("devices of job %s are free when its attempt ends: %s", self._job.id, error)
+
             job=self._job.id,
             attempt=self._claim.attempt,
             stage=stage,
@@ -197,10 +224,11 @@ class Attempt:
         path = request.folder / "request.json"
         path.write_text(request.model_dump_json())
         return path
+            devices=claimed,
 
-    def _process(self, stage: Stage, results: Results) -> StageResult | None:
+    def _process(self, stage: Stage, results: Results, claimed: tuple[str, ...]) -> StageResult | None:
         """The stage's result; None when it ran past its deadline and was killed."""
-        request = self._request(stage, results)
+        request = self._request(stage, results, claimed)
         secrets = {name: os.environ[name] for name in pipeline.SECRETS.get(stage, ()) if os.environ.get(name)}
         deadline: float | None = None
         with StageProcess(

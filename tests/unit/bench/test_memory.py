@@ -38,7 +38,7 @@ def test_memory_that_does_not_come_back_is_seen(smi: Path) -> None:
 
 
 def test_a_cpu_needs_weights_cache_and_the_engine_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "gpu_memory", list)
+    monkeypatch.setattr(memory, "gpu_memory", lambda _: [])
     memory.require(0, 0, None, 1)
     with pytest.raises(ProblemError, match="engine-unavailable"):
         memory.require(1 << 50, GIB, None, 1)

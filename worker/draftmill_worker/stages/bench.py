@@ -57,6 +57,7 @@ def _measure(
         boot_seconds=request.settings.boot_seconds,
         job=request.job,
         attempt=request.attempt,
+        devices=request.devices,
     )
     question = Question(
         _subject(request, store),
