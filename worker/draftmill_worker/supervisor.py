@@ -30,10 +30,8 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 KILL_SECONDS = 1.0
-Results = dict[Stage, dict[str, Any]]
 DEVICE_POLL_SECONDS = 0.25
-MAX_INTERRUPTED = 3
-"""A stage that something on its host keeps stopping must not go round for ever: later times count as losses."""
+Results = dict[Stage, dict[str, Any]]
 
 
 class Stop(Enum):
@@ -188,11 +186,6 @@ class Attempt:
         self._record(stage, StageState.SUCCEEDED)
         return None
 
-    def _record(self, stage: Stage, state: StageState) -> None:
-        self._supervisor.ledger.stage(self._claim, StageRecord(name=stage, state=state))
-
-    def _request(self, stage: Stage, results: Results, claimed: tuple[str, ...]) -> Path:
-        request = StageRequest(
     @contextmanager
     def _devices(self, stage: Stage) -> Iterator[tuple[str, ...]]:
         """What the stage needs to itself, waited for in line. ProblemError when the worker has not so much."""
@@ -212,6 +205,11 @@ class Attempt:
             except LedgerUnavailable as error:
                 logger.warning("devices of job %s are free when its attempt ends: %s", self._job.id, error)
 
+    def _record(self, stage: Stage, state: StageState) -> None:
+        self._supervisor.ledger.stage(self._claim, StageRecord(name=stage, state=state))
+
+    def _request(self, stage: Stage, results: Results, claimed: tuple[str, ...]) -> Path:
+        request = StageRequest(
             job=self._job.id,
             attempt=self._claim.attempt,
             stage=stage,
@@ -219,12 +217,12 @@ class Attempt:
             spec=self._job.spec,
             previous=results,
             settings=self._settings.for_stages(),
+            devices=claimed,
         )
         request.folder.mkdir(parents=True, exist_ok=True)
         path = request.folder / "request.json"
         path.write_text(request.model_dump_json())
         return path
-            devices=claimed,
 
     def _process(self, stage: Stage, results: Results, claimed: tuple[str, ...]) -> StageResult | None:
         """The stage's result; None when it ran past its deadline and was killed."""

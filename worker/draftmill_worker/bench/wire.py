@@ -28,9 +28,14 @@ class EngineRequest(Model):
     concurrency: int
 
 
-class EngineResult(Model):
+class Answer(Model):
+    """What an engine process writes at its end."""
+
     problem: Problem | None = None
-    """Why there is no measurement. What follows is then empty."""
+    """Why there is nothing else. What follows is then empty."""
+
+
+class EngineResult(Answer):
     phases: tuple[PhaseRecord, ...] = ()
     view: EngineView | None = None
     engine_config: dict[str, Any] = Field(default_factory=dict)
