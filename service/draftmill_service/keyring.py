@@ -94,6 +94,12 @@ class Keyring:
         known = hmac.compare_digest(_hash(match[2]), _NO_HASH if key is None else key.sha256)
         return key if known and key is not None and key.revoked_at is None else None
 
+    def get(self, key_id: str) -> ApiKey | None:
+        """The key of this id, None when there is none or it was revoked."""
+        self._refresh()
+        key = self._keys.get(key_id)
+        return None if key is None or key.revoked_at is not None else key
+
     def _refresh(self) -> None:
         try:
             status = self._path.stat()

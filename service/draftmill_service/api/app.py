@@ -10,13 +10,13 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from draftmill.archive import Archive
 from draftmill.problems import ProblemError
 from draftmill_service.api import artifacts, events, jobs, preflight, problems, receipts, system, validation
 from draftmill_service.api.deps import Services
-from draftmill_service.api.gate import Gate
+from draftmill_service.api.gate import PAGES, Gate
 from draftmill_service.api.metrics import Metrics
 from draftmill_service.api.openapi import describe
 from draftmill_service.doorbell import Doorbell
@@ -26,6 +26,12 @@ from draftmill_service.reaper import Reaper
 from draftmill_service.settings import ServiceSettings
 from draftmill_service.store import Store
 from draftmill_service.usecases import UseCases
+from draftmill_service.web.app import create_web
+from draftmill_service.web.site import Site
+
+
+async def _dashboard(_: Request) -> Response:
+    return RedirectResponse(f"{PAGES}/", 303)
 
 
 async def _unavailable(request: Request, _: Exception) -> Response:
@@ -78,13 +84,17 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     )
     for module in (jobs, events, artifacts, receipts, preflight, system):
         app.include_router(module.router)
+    keyring = Keyring(settings.keys_file)
+    for path in ("/", PAGES):
+        app.add_route(path, _dashboard, include_in_schema=False)
+    app.mount(PAGES, create_web(Site.of(app.state.services, keyring)))
     app.add_exception_handler(ProblemError, problems.refuse)
     app.add_exception_handler(LedgerUnavailable, _unavailable)
     app.add_exception_handler(RequestValidationError, validation.invalid)
     app.add_exception_handler(HTTPException, validation.http_error)
     app.add_middleware(
         Gate,
-        keyring=Keyring(settings.keys_file),
+        keyring=keyring,
         max_body_bytes=settings.max_body_bytes,
         observe=metrics.observe,
     )

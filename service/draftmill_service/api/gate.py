@@ -21,6 +21,8 @@ DRAIN_BYTES, DRAIN_SECONDS = 64 << 20, 5.0
 """Of a body that is too large, how much is read before the answer."""
 OPEN = frozenset({"/healthz", "/readyz"})
 """Paths that need no key."""
+PAGES = "/ui"
+"""Below it lies the dashboard, which knows its callers by a session; no other path takes a cookie."""
 
 Observe = Callable[[str, str, int, float], None]
 """Called with method, route, status and seconds of each request."""
@@ -29,6 +31,10 @@ Observe = Callable[[str, str, int, float], None]
 def _bearer(headers: Headers) -> str | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
+
+
+def _keyless(path: str) -> bool:
+    return path in OPEN or path in {"/", PAGES} or path.startswith(f"{PAGES}/")
 
 
 class Gate:
@@ -53,13 +59,14 @@ class Gate:
             if exchange.status == 0:
                 await exchange.refuse(ProblemError("internal", "see the service's log for this request").problem)
         finally:
-            route = getattr(scope.get("route"), "path", "unknown")
+            route = getattr(scope.get("route"), "path", None)
+            route = "unknown" if route is None else scope.get("root_path", "") + route
             self._observe(scope["method"], route, exchange.status, exchange.seconds)
             logger.info("request", extra=exchange.described())
 
     async def _pass(self, scope: Scope, receive: Receive, exchange: "_Exchange") -> None:
         headers = Headers(scope=scope)
-        if scope["path"] not in OPEN:
+        if not _keyless(scope["path"]):
             token = _bearer(headers)
             key = None if token is None else self._keyring.authenticate(token)
             if key is None:

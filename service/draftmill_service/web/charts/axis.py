@@ -1,0 +1,42 @@
+"""Axes with round numbers."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil, floor, log10
+
+_STEPS = (1, 2, 2.5, 5, 10)
+
+
+@dataclass(frozen=True)
+class Axis:
+    low: float
+    high: float
+    ticks: tuple[float, ...]
+    start: float
+    """Where `low` is drawn, in user units."""
+    end: float
+
+    def at(self, value: float) -> float:
+        return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 2)
+
+    @property
+    def marks(self) -> list[tuple[float, float]]:
+        """Place and value of each tick."""
+        return [(self.at(tick), tick) for tick in self.ticks]
+
+
+def axis(values: Iterable[float], start: float, end: float, *, about: int = 5, pad: float = 0.08) -> Axis:
+    """An axis that holds the values with some air, in about so many round steps."""
+    values = list(values)
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    air = (high - low) * pad or abs(high) * pad or 1.0
+    low, high = (low - air if low < 0 else max(0.0, low - air)), high + air
+    step = _round_step((high - low) / about)
+    low, high = floor(low / step) * step, ceil(high / step) * step
+    count = round((high - low) / step)
+    return Axis(low, high, tuple(round(low + step * n, 10) for n in range(count + 1)), start, end)
+
+
+def _round_step(rough: float) -> float:
+    magnitude = 10.0 ** floor(log10(rough))
+    return float(next(step * magnitude for step in _STEPS if step * magnitude >= rough * 0.999))

@@ -1,0 +1,161 @@
+"""Variants of one drafter beside each other, as far as they were measured against the same control."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from draftmill.benchmarks import Acceptance, Arm
+from draftmill.jobs import Job
+from draftmill_service.web.words import plain, source
+
+COLOURS = 8
+"""Series that the style sheet tells apart; more begin anew, with other dashes."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One arm of a benchmark, as a chart shows it."""
+
+    name: str
+    href: str | None
+    mark: int
+    """Number of its colour, from 1; 0 is the control's."""
+    al: float | None
+    rates: tuple[float, ...]
+    samples: tuple[int, ...]
+    categories: dict[str, float]
+    emulated: bool
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A variant, or the control it was measured against (then without a job)."""
+
+    name: str
+    job: Job | None
+    bytes: int
+    al: float
+    low: float | None
+    """Ends of its interval, from that of its change against the control."""
+    high: float | None
+    passed: bool | None
+    emulated: bool
+    mark: int
+    best: bool = False
+    """No other is both smaller and accepted as well."""
+
+
+class Measured(NamedTuple):
+    job: Job
+    found: Acceptance
+
+
+@dataclass(frozen=True)
+class Group:
+    """Benchmarks with an equal control key: the same target, drafter, prompts, engine and host class."""
+
+    key: str
+    drafter: str
+    target: str
+    prompts: int
+    drafted: int
+    candidates: tuple[Candidate, ...]
+    series: tuple[Series, ...]
+
+
+def samples(arm: Arm) -> tuple[int, ...]:
+    """Drafts that came as far as each position."""
+    if arm.counts is None:
+        return ()
+    return (arm.counts.drafts, *arm.counts.accepted_per_position[:-1])
+
+
+def _series(name: str, href: str | None, mark: int, arm: Arm) -> Series:
+    return Series(name, href, mark, arm.al, arm.conditional_acceptance, samples(arm), arm.al_by_category, arm.emulated)
+
+
+def curves_of(job: Job, found: Acceptance) -> list[Series]:
+    return [
+        _series("control", None, 0, found.control),
+        _series(name_of(job), None, 1, found.variant),
+    ]
+
+
+def name_of(job: Job) -> str:
+    """Format and what else sets a variant apart."""
+    options = job.spec.quantize
+    parts = [str(job.spec.format)]
+    if options.lm_head:
+        parts.append("+lm_head")
+    if options.exclude:
+        more = "…" if len(options.exclude) > 2 else ""
+        parts.append("without " + ", ".join(map(plain, options.exclude[:2])) + more)
+    if options.scales != "fused":
+        parts.append(f"{options.scales} scales")
+    if options.dtype != "bfloat16":
+        parts.append(options.dtype)
+    return " ".join(parts)
+
+
+def groups(measured: Iterable[Measured]) -> list[Group]:
+    """By control key, in the order given; of several benchmarks of one variant the newest."""
+    by_key: dict[str, dict[str, Measured]] = {}
+    for each in measured:
+        variant = each.job.resolved_spec.variant if each.job.resolved_spec else each.job.id
+        kept = by_key.setdefault(each.found.control_key, {})
+        if variant not in kept or kept[variant].job.id < each.job.id:
+            kept[variant] = each
+    return [_group(key, list(found.values())) for key, found in by_key.items()]
+
+
+def _group(key: str, measured: list[Measured]) -> Group:
+    measured = sorted(measured, key=lambda each: (each.job.spec.format, each.job.id))
+    first = measured[0]
+    candidates, series = [_control(first)], [_series("control (unquantized)", None, 0, first.found.control)]
+    for number, each in enumerate(measured, 1):
+        candidates.append(_candidate(each, number))
+        series.append(_series(name_of(each.job), each.job.id, number, each.found.variant))
+    return Group(
+        key,
+        source(first.job.spec.source),
+        source(first.found.benchmark.target),
+        len(first.found.control.prompts),
+        first.found.benchmark.num_speculative_tokens,
+        tuple(front(candidates)),
+        tuple(series),
+    )
+
+
+def _control(each: Measured) -> Candidate:
+    summary, control = each.job.summary, each.found.control
+    size = summary.source_bytes if summary is not None else 0
+    return Candidate("control (unquantized)", None, size, control.al or 1.0, None, None, None, control.emulated, 0)
+
+
+def _candidate(each: Measured, mark: int) -> Candidate:
+    found, summary = each.found, each.job.summary
+    accepted = (found.control.al or 1.0) - 1
+    return Candidate(
+        name_of(each.job),
+        each.job,
+        summary.variant_bytes if summary is not None else 0,
+        found.variant.al or 1.0,
+        max(1.0, 1 + accepted * (1 + found.change.low)),
+        max(1.0, 1 + accepted * (1 + found.change.high)),
+        found.gate.verdict == "passed",
+        found.variant.emulated,
+        mark,
+    )
+
+
+def front(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The same, those on the Pareto front marked: no other is at most as large and accepted at least as well, and
+    better in one of the two."""
+
+    def beaten(one: Candidate) -> bool:
+        return any(
+            other.bytes <= one.bytes and other.al >= one.al and (other.bytes < one.bytes or other.al > one.al)
+            for other in candidates
+        )
+
+    return [replace(each, best=not beaten(each)) for each in candidates]
