@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed$(GPU)
 # One numeric thread per process: tests run several processes on few cores.
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive HF_HUB_DISABLE_TELEMETRY=1 HF_HUB_DISABLE_XET=1
 
-.PHONY: help install demo up test acceptance canary check format bench openapi clean
+.PHONY: help install demo up test test-web acceptance canary check format bench openapi clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,10 +40,13 @@ up: $(STAMP) ## start the embedded service and leave it running
 	$(BIN)/draftmill up
 
 test: $(STAMP) ## the whole test run (under 20 minutes on two cores)
-	$(TEST_ENV) $(BIN)/python -m pytest -m 'not slow and not gpu' tests
+	$(TEST_ENV) $(BIN)/python -m pytest -m 'not slow and not gpu and not web' tests
+
+test-web: $(STAMP) ## the dashboard in a real Chromium; screenshots in .draftmill/screenshots
+	$(TEST_ENV) $(BIN)/python -m pytest -m web tests/web
 
 acceptance: $(STAMP) ## the long matrices as well
-	$(TEST_ENV) $(BIN)/python -m pytest -m slow tests
+	$(TEST_ENV) $(BIN)/python -m pytest -m 'slow and not web' tests
 
 check: $(STAMP) ## lint, types, room contracts, OpenAPI, compose and Dockerfiles
 	$(BIN)/ruff check .
