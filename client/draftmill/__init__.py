@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from draftmill._download import Download
     from draftmill._retry import RetryPolicy
     from draftmill.async_client import AsyncClient
+    from draftmill.batches import Batch, BatchItem, BatchOptions, BatchReport, BatchSpec, BatchSummary
     from draftmill.benchmarks import Acceptance, Benchmark, EngineArgs, Gate, PromptSet
     from draftmill.client import Client
     from draftmill.errors import (
@@ -53,6 +54,7 @@ __getattr__ = lazy(
         "_download": "Download",
         "_retry": "RetryPolicy",
         "async_client": "AsyncClient",
+        "batches": "Batch BatchItem BatchOptions BatchReport BatchSpec BatchSummary",
         "benchmarks": "Acceptance Benchmark EngineArgs Gate PromptSet",
         "client": "Client",
         "errors": (
@@ -73,6 +75,12 @@ __all__ = [
     "Acceptance",
     "Artifacts",
     "AsyncClient",
+    "Batch",
+    "BatchItem",
+    "BatchOptions",
+    "BatchReport",
+    "BatchSpec",
+    "BatchSummary",
     "Benchmark",
     "ChainHeads",
     "Check",

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from draftmill.batches import CHECKED, Batch, BatchItemPage, BatchPage, BatchReport, BatchSpec, BatchSummary
 from draftmill.benchmarks import Acceptance, ArmName
 from draftmill.connection import Connection
 from draftmill.errors import ProtocolError
@@ -76,12 +77,12 @@ def raise_for_problem(response: httpx.Response) -> None:
     raise ProtocolError(f"{response.url} answered HTTP {response.status_code}, not as Draftmill does: {start}")
 
 
-def _model(model: type[M]) -> Callable[[httpx.Response], M]:
+def _model(model: type[M], context: Mapping[str, str] | None = None) -> Callable[[httpx.Response], M]:
     # Fields that this version does not know are dropped: a newer service may send more.
     def parse(response: httpx.Response) -> M:
         raise_for_problem(response)
         try:
-            return model.model_validate_json(response.content, extra="ignore")
+            return model.model_validate_json(response.content, extra="ignore", context=context)
         except ValidationError as error:
             raise ProtocolError(
                 f"{response.url} did not answer {model.__name__} as {USER_AGENT} knows it: {error}"
@@ -157,6 +158,58 @@ def acceptance(job: Job | str) -> Call[Acceptance]:
 
 def artifacts(job: Job | str) -> Call[Artifacts]:
     return Call("GET", _job_path(job, "artifacts"), _model(Artifacts))
+
+
+def batch_id(batch: BatchSummary | str) -> str:
+    return batch.id if isinstance(batch, BatchSummary) else batch
+
+
+def _batch_path(batch: BatchSummary | str, *rest: str) -> str:
+    return "/".join(["/v1/batches", quote(batch_id(batch), safe=""), *rest])
+
+
+def submit_batch(spec: BatchSpec, idempotency_key: str | None = None) -> Call[Batch]:
+    headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+    return Call("POST", "/v1/batches", _model(Batch, CHECKED), body=spec.model_dump_json().encode(), headers=headers)
+
+
+def get_batch(batch: BatchSummary | str) -> Call[Batch]:
+    return Call("GET", _batch_path(batch), _model(Batch, CHECKED))
+
+
+def list_batches(
+    *, state: JobState | None = None, labels: tuple[str, ...] = (), limit: int = 50, cursor: str | None = None
+) -> Call[BatchPage]:
+    named = {"state": state, "limit": str(limit), "cursor": cursor}
+    params = [(name, value) for name, value in named.items() if value is not None]
+    return Call("GET", "/v1/batches", _model(BatchPage), params=(*params, *(("label", label) for label in labels)))
+
+
+def batch_items(
+    batch: BatchSummary | str,
+    *,
+    state: JobState | None = None,
+    format: Format | None = None,
+    source: int | None = None,
+    limit: int = 200,
+    cursor: str | None = None,
+) -> Call[BatchItemPage]:
+    place = None if source is None else str(source)
+    named = {"state": state, "format": format, "source": place, "limit": str(limit), "cursor": cursor}
+    params = tuple((name, value) for name, value in named.items() if value is not None)
+    return Call("GET", _batch_path(batch, "items"), _model(BatchItemPage), params=params)
+
+
+def batch_report(batch: BatchSummary | str) -> Call[BatchReport]:
+    return Call("GET", _batch_path(batch, "report"), _model(BatchReport))
+
+
+def cancel_batch(batch: BatchSummary | str) -> Call[Batch]:
+    return Call("POST", _batch_path(batch, "cancel"), _model(Batch, CHECKED), repeatable=False)
+
+
+def retry_batch(batch: BatchSummary | str) -> Call[Batch]:
+    return Call("POST", _batch_path(batch, "retry"), _model(Batch, CHECKED), repeatable=False)
 
 
 def list_receipts(

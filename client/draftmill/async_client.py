@@ -16,8 +16,10 @@ from draftmill._calls import Call
 from draftmill._download import Download, Progress, Transfer
 from draftmill._part import Part, matches, storing
 from draftmill._paths import places
+from draftmill._polling import EVERY_SECONDS, Polling
 from draftmill._retry import RetryPolicy, busy
 from draftmill._watch import Away, Follow, may_pass
+from draftmill.batches import Batch, BatchItem, BatchReport, BatchSpec, BatchSummary
 from draftmill.benchmarks import Acceptance, ArmName
 from draftmill.connection import find_connection
 from draftmill.errors import DraftmillError, TransportError
@@ -221,6 +223,64 @@ class AsyncClient:
                 await anyio.to_thread.run_sync(transfer.write, block)
         finally:
             await response.aclose()
+
+    async def submit_batch(self, spec: BatchSpec, *, idempotency_key: str | None = None) -> Batch:
+        return await self._do(_calls.submit_batch(spec, idempotency_key))
+
+    async def get_batch(self, batch: BatchSummary | str) -> Batch:
+        return await self._do(_calls.get_batch(batch))
+
+    async def batches(
+        self, *, state: JobState | None = None, labels: tuple[str, ...] = (), page_size: int = 50
+    ) -> AsyncIterator[BatchSummary]:
+        cursor = None
+        while True:
+            page = await self._do(_calls.list_batches(state=state, labels=labels, limit=page_size, cursor=cursor))
+            for item in page.items:
+                yield item
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def batch_items(
+        self,
+        batch: BatchSummary | str,
+        *,
+        state: JobState | None = None,
+        format: Format | None = None,
+        source: int | None = None,
+        page_size: int = 200,
+    ) -> AsyncIterator[BatchItem]:
+        cursor = None
+        while True:
+            page = await self._do(
+                _calls.batch_items(batch, state=state, format=format, source=source, limit=page_size, cursor=cursor)
+            )
+            for item in page.items:
+                yield item
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def batch_report(self, batch: BatchSummary | str) -> BatchReport:
+        return await self._do(_calls.batch_report(batch))
+
+    async def cancel_batch(self, batch: BatchSummary | str) -> Batch:
+        return await self._do(_calls.cancel_batch(batch))
+
+    async def retry_batch(self, batch: BatchSummary | str) -> Batch:
+        return await self._do(_calls.retry_batch(batch))
+
+    async def watch_batch(
+        self, batch: BatchSummary | str, *, every: float = EVERY_SECONDS, away: Away | None = None
+    ) -> AsyncIterator[Batch]:
+        polling = Polling(self._patient, every, away)
+        while not polling.over:
+            try:
+                if polling.changed(found := await self.get_batch(batch)):
+                    yield found
+            except DraftmillError as error:
+                polling.lost(error)
+            if not polling.over:
+                await anyio.sleep(polling.pause)
 
     async def receipts(
         self, *, job: Job | str | None = None, arm: ArmName | None = None, page_size: int = 50

@@ -1,11 +1,20 @@
 """Batches: a matrix of jobs that is submitted, counted, stopped and reported as one."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from itertools import chain
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import Field, StringConstraints, ValidationError, ValidationInfo, computed_field, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    computed_field,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from draftmill._model import Model
@@ -20,6 +29,7 @@ MAX_SOURCES = 1000
 MAX_ITEMS = 4096
 MAX_RUNNING = 64
 
+T = TypeVar("T")
 CHECKED = {"matrix": "checked"}
 """Validation context for a spec that was found well before: every item's spec is not made once more."""
 
@@ -34,6 +44,44 @@ class BatchOptions(Model):
     quantize: QuantizeOptions = QuantizeOptions()
 
 
+def _fault(location: tuple[int | str, ...], kind: str, message: str, value: Any) -> InitErrorDetails:
+    # Braces would be read as a template.
+    error = PydanticCustomError(kind, "{message}", {"message": message})
+    return InitErrorDetails(type=error, loc=location, input=value)
+
+
+def _repeated(values: Iterable[Any], *more: str) -> Iterator[InitErrorDetails]:
+    first: dict[str, int] = {}
+    for place, value in enumerate(values):
+        text = value.model_dump_json() if isinstance(value, Model) else str(value)
+        before = first.setdefault(text, place)
+        if before != place:
+            yield _fault((place, *more), "repeated", f"is the same as number {before}", text)
+
+
+def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
+    """Not empty, and each value once. Pydantic's own minimum would count what cannot be read as absent."""
+    return _checked(values, _repeated(values))
+
+
+def _distinct_options(values: "tuple[BatchOptions, ...]") -> "tuple[BatchOptions, ...]":
+    said = _repeated(each.model_copy(update={"name": None}) for each in values)
+    names = _repeated((each.name or place for place, each in enumerate(values)), "name")
+    return _checked(values, chain(said, names))
+
+
+def _checked(values: tuple[T, ...], faults: Iterable[InitErrorDetails]) -> tuple[T, ...]:
+    if not values:
+        raise PydanticCustomError("too_short", "must have at least one")
+    if found := list(faults):
+        raise ValidationError.from_exception_data("axis", found)
+    return values
+
+
+def _axis(most: int) -> Any:
+    return Field(max_length=most, json_schema_extra={"minItems": 1})
+
+
 class Position(Model):
     """Indexes into the three axes."""
 
@@ -45,9 +93,9 @@ class Position(Model):
 class BatchSpec(Model):
     """What `POST /v1/batches` takes: every source in every format with every set of options, one job each."""
 
-    sources: Annotated[tuple[RepoSource | PathSource, ...], Field(min_length=1, max_length=MAX_SOURCES)]
-    formats: Annotated[tuple[Format, ...], Field(min_length=1, max_length=64)]
-    options: Annotated[tuple[BatchOptions, ...], Field(min_length=1, max_length=64)] = (BatchOptions(),)
+    sources: Annotated[tuple[RepoSource | PathSource, ...], _axis(MAX_SOURCES), AfterValidator(_distinct)]
+    formats: Annotated[tuple[Format, ...], _axis(64), AfterValidator(_distinct)]
+    options: Annotated[tuple[BatchOptions, ...], _axis(64), AfterValidator(_distinct_options)] = (BatchOptions(),)
     benchmark: Benchmark | None = None
     """Of every item. Arms that items share, such as the control of a drafter, are measured once."""
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
@@ -66,13 +114,10 @@ class BatchSpec(Model):
         return self
 
     def _check(self) -> None:
-        faults = [*_repeated("sources", self.sources), *_repeated("formats", self.formats)]
-        faults += _repeated("options", [each.model_copy(update={"name": None}) for each in self.options])
-        faults += _repeated("options", [each.name or place for place, each in enumerate(self.options)], "name")
         if self.size > MAX_ITEMS:
             message = f"make {self.size} items; a batch has at most {MAX_ITEMS}"
-            faults.append(_fault(("sources",), "batch_size", message, len(self.sources)))
-        elif not faults:
+            faults = [_fault(("sources",), "batch_size", message, len(self.sources))]
+        else:
             faults = list(self._unfit())
         if faults:
             raise ValidationError.from_exception_data(type(self).__name__, faults)
@@ -120,21 +165,6 @@ class BatchSpec(Model):
             deadline=self.deadline,
             **{name: getattr(options, name) for name in type(options).model_fields if name != "name"},
         )
-
-
-def _fault(location: tuple[int | str, ...], kind: str, message: str, value: Any) -> InitErrorDetails:
-    # Braces would be read as a template.
-    error = PydanticCustomError(kind, "{message}", {"message": message})
-    return InitErrorDetails(type=error, loc=location, input=value)
-
-
-def _repeated(axis: str, values: Any, *more: str) -> Iterator[InitErrorDetails]:
-    first: dict[str, int] = {}
-    for place, value in enumerate(values):
-        text = value.model_dump_json() if isinstance(value, Model) else str(value)
-        before = first.setdefault(text, place)
-        if before != place:
-            yield _fault((axis, place, *more), "repeated", f"is the same as {axis}[{before}]", text)
 
 
 class BatchReason(StrEnum):

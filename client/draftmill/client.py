@@ -17,8 +17,10 @@ from draftmill._calls import Call
 from draftmill._download import Download, Progress, Transfer
 from draftmill._part import Part, matches, storing
 from draftmill._paths import places
+from draftmill._polling import EVERY_SECONDS, Polling
 from draftmill._retry import RetryPolicy, busy
 from draftmill._watch import Away, Follow, may_pass
+from draftmill.batches import Batch, BatchItem, BatchReport, BatchSpec, BatchSummary
 from draftmill.benchmarks import Acceptance, ArmName
 from draftmill.connection import find_connection
 from draftmill.errors import DraftmillError, TransportError
@@ -238,6 +240,73 @@ class Client:
                 transfer.write(block)
         finally:
             response.close()
+
+    def submit_batch(self, spec: BatchSpec, *, idempotency_key: str | None = None) -> Batch:
+        """A new batch, one job for each item of its matrix; with a key used before, the batch it made then."""
+        return self._do(_calls.submit_batch(spec, idempotency_key))
+
+    def get_batch(self, batch: BatchSummary | str) -> Batch:
+        return self._do(_calls.get_batch(batch))
+
+    def batches(
+        self, *, state: JobState | None = None, labels: tuple[str, ...] = (), page_size: int = 50
+    ) -> Iterator[BatchSummary]:
+        """All matching batches, newest first, asked for page by page."""
+        cursor = None
+        while True:
+            page = self._do(_calls.list_batches(state=state, labels=labels, limit=page_size, cursor=cursor))
+            yield from page.items
+            if (cursor := page.next_cursor) is None:
+                return
+
+    def batch_items(
+        self,
+        batch: BatchSummary | str,
+        *,
+        state: JobState | None = None,
+        format: Format | None = None,
+        source: int | None = None,
+        page_size: int = 200,
+    ) -> Iterator[BatchItem]:
+        """The batch's items by number, asked for page by page. `source` is a position in the spec's list."""
+        cursor = None
+        while True:
+            page = self._do(
+                _calls.batch_items(batch, state=state, format=format, source=source, limit=page_size, cursor=cursor)
+            )
+            yield from page.items
+            if (cursor := page.next_cursor) is None:
+                return
+
+    def batch_report(self, batch: BatchSummary | str) -> BatchReport:
+        """What the items found so far."""
+        return self._do(_calls.batch_report(batch))
+
+    def cancel_batch(self, batch: BatchSummary | str) -> Batch:
+        """The batch as it is after asking: items that wait are canceled at once."""
+        return self._do(_calls.cancel_batch(batch))
+
+    def retry_batch(self, batch: BatchSummary | str) -> Batch:
+        """Queues the items again that failed or were canceled."""
+        return self._do(_calls.retry_batch(batch))
+
+    def watch_batch(
+        self, batch: BatchSummary | str, *, every: float = EVERY_SECONDS, away: Away | None = None
+    ) -> Iterator[Batch]:
+        """The batch now, and whenever it has changed, until it is done, over lost connections. `every`: seconds between
+        two looks.
+
+        `away` is told why, once each time that the service or its ledger is away; the watching goes on.
+        """
+        polling = Polling(self._patient, every, away)
+        while not polling.over:
+            try:
+                if polling.changed(found := self.get_batch(batch)):
+                    yield found
+            except DraftmillError as error:
+                polling.lost(error)
+            if not polling.over:
+                time.sleep(polling.pause)
 
     def receipts(
         self, *, job: Job | str | None = None, arm: ArmName | None = None, page_size: int = 50

@@ -197,3 +197,5 @@ class Job(Model):
 class JobPage(Model):
     items: tuple[Job, ...]
     next_cursor: str | None = None
+    batch: str | None = None
+    """The batch whose item it is."""

@@ -1,7 +1,8 @@
 """The doorbell: the only producer of Celery messages. A message says "look at this job" and owns nothing.
 
-For a new job the ledger pushes the message itself, in the step that makes the job: `Doorbell.for_new_jobs` is that
-message, made by Celery and Kombu beforehand. Every other ring goes out from a thread.
+For a new job the ledger pushes the message itself, in the step that makes the job or that gives an item of a batch its
+turn: `Doorbell.for_new_jobs` and `for_items` are these messages, made by Celery and Kombu beforehand. Every other ring
+goes out from a thread.
 """
 
 import json
@@ -17,7 +18,14 @@ from kombu import Connection
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from draftmill_service.ledger.keys import JOB_ID_IN_BELL, JOBS_QUEUE, LOOK_TASK, PREFLIGHT_QUEUE, PREFLIGHT_TASK
+from draftmill_service.ledger.keys import (
+    BATCHES_QUEUE,
+    JOB_ID_IN_BELL,
+    JOBS_QUEUE,
+    LOOK_TASK,
+    PREFLIGHT_QUEUE,
+    PREFLIGHT_TASK,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +59,7 @@ def make_producer(redis_url: str) -> Celery:
     return app
 
 
-def _look_message(app: Celery) -> str:
+def _look_message(app: Celery, queue: str) -> str:
     """A message of the look task as Kombu's Redis transport stores it, with JOB_ID_IN_BELL for what differs."""
     with Connection("memory://") as connection:
         channel = connection.channel()
@@ -64,12 +72,12 @@ def _look_message(app: Celery) -> str:
         connection.Producer(channel).publish(
             message.body,
             exchange="",
-            routing_key=JOBS_QUEUE,
+            routing_key=queue,
             serializer="json",
             headers=message.headers,
             **message.properties,
         )
-        stored = channel._get(JOBS_QUEUE)
+        stored = channel._get(queue)
     stored["properties"]["delivery_tag"] = JOB_ID_IN_BELL
     return json.dumps(stored)
 
@@ -82,8 +90,10 @@ class Doorbell:
 
     def __init__(self, redis_url: str) -> None:
         self._app = make_producer(redis_url)
-        self.for_new_jobs = _look_message(self._app)
+        self.for_new_jobs = _look_message(self._app, JOBS_QUEUE)
         """Message for a job that has no id yet; `Ledger.submit` takes it."""
+        self.for_items = _look_message(self._app, BATCHES_QUEUE)
+        """The same for items of batches; `Ledger.submit_batch` takes it."""
         self._producer: Any = None
         self._waiting: queue.Queue[Ring | None] = queue.Queue(MAX_WAITING)
         self._thread = threading.Thread(target=self._run, name="doorbell", daemon=True)
@@ -101,9 +111,9 @@ class Doorbell:
             return
         self._thread.join(timeout)
 
-    def ring(self, job_id: str) -> None:
+    def ring(self, job_id: str, queue: str = JOBS_QUEUE) -> None:
         """Tell a worker to look at a job. Never blocks, never fails."""
-        self._put(Ring(LOOK_TASK, JOBS_QUEUE, job_id))
+        self._put(Ring(LOOK_TASK, queue, job_id))
 
     def ring_preflight(self, preflight_id: str) -> None:
         self._put(Ring(PREFLIGHT_TASK, PREFLIGHT_QUEUE, preflight_id))

@@ -1,4 +1,5 @@
-"""The reaper: takes jobs from lost workers, expires what is late, rings again for what nobody heard.
+"""The reaper: takes jobs from lost workers, expires what is late, rings again for what nobody heard, and takes the
+steps of batches whose request died.
 
 Each of its steps is one atomic script, so two reapers at once do no harm; one leads, by a lock, to save the work.
 """
@@ -11,10 +12,13 @@ from itertools import chain
 
 from draftmill_service.doorbell import Doorbell
 from draftmill_service.ledger import Ledger, LedgerUnavailable, Reaped
+from draftmill_service.ledger.keys import BATCHES_QUEUE, JOBS_QUEUE
 
 logger = logging.getLogger(__name__)
 
 BATCH = 100
+IDLE_SECONDS = 2.0
+"""A batch with steps left that nobody took for so long is the reaper's."""
 
 
 class Reaper:
@@ -61,10 +65,13 @@ class Reaper:
         while any(self._count(reaped := await self._ledger.reap(self._max_attempts, BATCH))):
             if len(list(chain(*reaped))) < BATCH:
                 break
-        due = await self._ledger.due_for_doorbell(self._ring_seconds)
-        for job_id in due:
-            self._doorbell.ring(job_id)
-        self.counts["rung"] += len(due)
+        for queue in (JOBS_QUEUE, BATCHES_QUEUE):
+            due = await self._ledger.due_for_doorbell(self._ring_seconds, queue=queue)
+            for job_id in due:
+                self._doorbell.ring(job_id, queue)
+            self.counts["rung"] += len(due)
+        for batch_id in await self._ledger.batches_todo(IDLE_SECONDS, BATCH):
+            await self._ledger.work_on(batch_id)
 
     def _count(self, reaped: Reaped) -> Reaped:
         for what, ids in reaped._asdict().items():

@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from draftmill.batches import MAX_RUNNING
 from draftmill_service.ledger.address import RedisUrl
 
 
@@ -24,6 +25,9 @@ class ServiceSettings(BaseSettings):
     """Pause between two looks for lost workers and unheard doorbells."""
     ring_seconds: float = Field(default=3.0, gt=0)
     """A doorbell that no worker answered for this long, and whose message is gone, rings again."""
+    batch_running: int = Field(default=8, ge=1, le=MAX_RUNNING)
+    """At most this many items of one batch are with workers at once. Below the number of workers, one is always free
+    for single jobs."""
     preflight_seconds: float = Field(default=30.0, gt=0)
     max_body_bytes: int = Field(default=1_000_000, ge=1)
     keepalive_seconds: float = Field(default=10.0, gt=0)

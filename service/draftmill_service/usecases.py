@@ -1,7 +1,8 @@
-"""What a caller can do to jobs: the ledger's transitions, and a ring where a worker should look."""
+"""What a caller can do to jobs and batches: the ledger's transitions, and a ring where a worker should look."""
 
 from dataclasses import dataclass
 
+from draftmill.batches import Batch, BatchSpec
 from draftmill.jobs import Job, JobSpec
 from draftmill.plans import Preflight
 from draftmill.problems import ProblemError
@@ -14,6 +15,8 @@ class UseCases:
     ledger: Ledger
     doorbell: Doorbell
     preflight_seconds: float
+    batch_running: int = 8
+    """Items of one batch that may be with workers at once."""
 
     async def submit(self, spec: JobSpec, *, owner: str, idempotency_key: str | None) -> tuple[Job, bool]:
         """The job, and whether this call made it. Raises ProblemError("idempotency-mismatch")."""
@@ -35,8 +38,18 @@ class UseCases:
     async def retry(self, job_id: str) -> Job:
         """Raises ProblemError: not-found, expired, conflict."""
         job = await self.ledger.retry(job_id)
-        self.doorbell.ring(job.id)
+        if job.batch is None:
+            self.doorbell.ring(job.id)
         return job
+
+    async def submit_batch(self, spec: BatchSpec, *, owner: str, idempotency_key: str | None) -> tuple[Batch, bool]:
+        """The batch with all its items, and whether this call made it. Raises ProblemError("idempotency-mismatch")."""
+        cap = min(self.batch_running, spec.max_running or self.batch_running)
+        batch_id, created = await self.ledger.submit_batch(
+            spec, owner=owner, cap=cap, idempotency_key=idempotency_key, bell=self.doorbell.for_items
+        )
+        await self.ledger.work_on(batch_id)
+        return await self.ledger.get_batch(batch_id), created
 
     async def preflight(self, spec: JobSpec) -> Preflight:
         """The plan from headers alone, or why there can be none. Raises ProblemError("preflight-timeout")."""

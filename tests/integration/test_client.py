@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from draftmill import Client, EventKind, Format, JobSpec, JobState, ProblemError, RepoSource, _calls
+from draftmill import BatchSpec, Client, EventKind, Format, JobSpec, JobState, ProblemError, RepoSource, _calls
 from draftmill._calls import Call
 from draftmill.formats import FORMATS
 from draftmill.states import Outcome
@@ -23,6 +23,7 @@ from tests.redis_server import RedisServer, free_port
 from tests.unit.client.conftest import FAST, Blocking
 
 SPEC = JobSpec(source=RepoSource(repo="org/drafter"), format=Format.FP8, labels={"team": "x"})
+MATRIX = BatchSpec(sources=(SPEC.source, RepoSource(repo="org/other")), formats=(Format.FP8, Format.NVFP4))
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -83,7 +84,7 @@ def test_what_is_not_there_has_its_problem(client: Any) -> None:
 
 
 def test_the_client_makes_every_call_that_the_api_has(live: Live) -> None:
-    job, path, boot = "j" + "0" * 26, "config.json", "b" + "0" * 32
+    job, path, boot, batch = "j" + "0" * 26, "config.json", "b" + "0" * 32, "s" + "0" * 26
     source = RepoSource(repo="a/b")
     calls: list[Call[Any]] = [
         _calls.submit(SPEC),
@@ -104,12 +105,24 @@ def test_the_client_makes_every_call_that_the_api_has(live: Live) -> None:
         _calls.artifact(job, path, offset=0, etag="0"),
         _calls.preflight(source, Format.FP8, SPEC.quantize),
         _calls.formats(),
+        _calls.submit_batch(MATRIX),
+        _calls.list_batches(),
+        *(
+            call(batch)
+            for call in (
+                _calls.get_batch,
+                _calls.batch_items,
+                _calls.batch_report,
+                _calls.cancel_batch,
+                _calls.retry_batch,
+            )
+        ),
         _calls.list_receipts(),
         _calls.receipt(boot),
         _calls.diff_receipts(boot, boot),
         _calls.receipt_chains(),
     ]
-    stand_ins = ((job, "{job_id}"), (path, "{path}"), (boot, "{boot}"))
+    stand_ins = ((job, "{job_id}"), (path, "{path}"), (boot, "{boot}"), (batch, "{batch_id}"))
     made = set()
     for call in calls:
         template = call.path
@@ -123,6 +136,28 @@ def test_the_client_makes_every_call_that_the_api_has(live: Live) -> None:
         if path.startswith("/v1/")
     }
     assert made == documented
+
+
+def test_a_batch_is_submitted_watched_and_stopped(client: Any, worker: WorkerLedger) -> None:
+    batch = client.submit_batch(MATRIX, idempotency_key="k1")
+    assert (batch.spec, batch.total) == (MATRIX, 4)
+    assert client.submit_batch(MATRIX, idempotency_key="k1") == batch == client.get_batch(batch)
+    other = client.submit_batch(MATRIX)
+    assert [each.id for each in client.batches(page_size=1)] == [other.id, batch.id]
+    items = list(client.batch_items(batch, page_size=3))
+    assert [item.index for item in items] == [0, 1, 2, 3]
+    assert [item.index for item in client.batch_items(batch, source=1, format=Format.FP8)] == [2]
+    assert client.cancel_batch(other).outcome is Outcome.CANCELED
+    assert [each.id for each in client.batches(state=JobState.CANCELED)] == [other.id]
+    assert client.retry_batch(other).state is JobState.QUEUED
+
+    with ThreadPoolExecutor() as pool:
+        watching = pool.submit(lambda: list(client.watch_batch(batch, every=0.05)))
+        for item in items:
+            worker.finish(claim(worker, item.job), Outcome.SUCCEEDED)
+        seen = watching.result(timeout=20)
+    assert (seen[-1].state, seen[-1].counts[JobState.SUCCEEDED]) == (JobState.SUCCEEDED, 4)
+    assert [row.state for row in client.batch_report(batch).rows] == [JobState.SUCCEEDED] * 4
 
 
 def test_formats_are_the_services(client: Any) -> None:

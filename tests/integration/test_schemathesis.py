@@ -12,7 +12,14 @@ from tests.integration.live import answering_worker, live_service
 
 # What no schema can say: a well-formed cursor of another query is refused; a spec has rules across its fields, and to
 # a strict reader 1.0 is no integer.
-REFUSING = ("GET /v1/jobs", "GET /v1/receipts", "POST /v1/jobs")
+REFUSING = (
+    "GET /v1/jobs",
+    "GET /v1/receipts",
+    "GET /v1/batches",
+    "GET /v1/batches/{batch_id}/items",
+    "POST /v1/jobs",
+    "POST /v1/batches",
+)
 CONFIG = "\n".join(
     f'[[operations]]\ninclude-name = "{name}"\nchecks.positive_data_acceptance.enabled = false' for name in REFUSING
 )

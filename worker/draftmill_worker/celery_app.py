@@ -37,7 +37,13 @@ app.conf.update(
     broker_connection_retry=True,
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
-    broker_transport_options={"socket_keepalive": True, "retry_on_timeout": True, "health_check_interval": 10},
+    broker_transport_options={
+        "socket_keepalive": True,
+        "retry_on_timeout": True,
+        "health_check_interval": 10,
+        # After an item of a batch a single job is asked for first, and the other way round.
+        "queue_order_strategy": "round_robin",
+    },
     # Cancel goes through the ledger; the control channel would only be one more thing to reconnect.
     worker_enable_remote_control=False,
     worker_send_task_events=False,

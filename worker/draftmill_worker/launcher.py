@@ -1,7 +1,7 @@
 """Starts a worker's processes, restarts those that die, and drains them on SIGTERM.
 
     launcher ─┬─ template                       forks the stage processes
-              ├─ Celery worker for jobs         one job at a time
+              ├─ Celery worker for jobs         one job at a time, of single jobs and of batches in turn
               └─ Celery worker for preflights   so that they never wait behind a job
 
 All die with the launcher. It adopts and kills what a template that died has left.
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from draftmill_service.ledger.keys import JOBS_QUEUE, PREFLIGHT_QUEUE
+from draftmill_service.ledger.keys import BATCHES_QUEUE, JOBS_QUEUE, PREFLIGHT_QUEUE
 from draftmill_worker import process
 from draftmill_worker.scratch import sweep
 from draftmill_worker.settings import WorkerSettings
@@ -87,7 +87,7 @@ def _children(settings: WorkerSettings, template_socket: Path, environment: Mapp
     pools = {**environment, "DRAFTMILL_TEMPLATE_SOCKET": str(template_socket)}
     return [
         Child("template", template, scrubbed),
-        Child("jobs", _celery("jobs", JOBS_QUEUE), pools),
+        Child("jobs", _celery("jobs", f"{JOBS_QUEUE},{BATCHES_QUEUE}"), pools),
         Child("preflight", _celery("preflight", PREFLIGHT_QUEUE), pools),
     ]
 

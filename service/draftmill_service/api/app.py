@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from draftmill.archive import Archive
 from draftmill.problems import ProblemError
-from draftmill_service.api import artifacts, events, jobs, preflight, problems, receipts, system, validation
+from draftmill_service.api import artifacts, batches, events, jobs, preflight, problems, receipts, system, validation
 from draftmill_service.api.deps import Services
 from draftmill_service.api.gate import PAGES, Gate
 from draftmill_service.api.metrics import Metrics
@@ -76,13 +76,13 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     )
     app.state.services = Services(
         settings,
-        UseCases(ledger, doorbell, settings.preflight_seconds),
+        UseCases(ledger, doorbell, settings.preflight_seconds, settings.batch_running),
         Store(settings.data_dir),
         Archive.of(settings.data_dir),
         metrics,
         Event(),
     )
-    for module in (jobs, events, artifacts, receipts, preflight, system):
+    for module in (jobs, batches, events, artifacts, receipts, preflight, system):
         app.include_router(module.router)
     keyring = Keyring(settings.keys_file)
     for path in ("/", PAGES):

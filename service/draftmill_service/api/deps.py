@@ -68,6 +68,7 @@ Reader = Annotated[Caller, Depends(Requires(Scope.READ))]
 Writer = Annotated[Caller, Depends(Requires(Scope.WRITE))]
 MetricsReader = Annotated[Caller, Depends(Requires(Scope.METRICS))]
 JobId = Annotated[str, Path(description="`j` and 26 digits and letters", max_length=256)]
+BatchId = Annotated[str, Path(description="`s` and 26 digits and letters", max_length=256)]
 
 
 def answer(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:

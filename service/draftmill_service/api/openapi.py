@@ -5,11 +5,12 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from draftmill.batches import BatchSpec
 from draftmill.jobs import JobSpec
 from draftmill_service.api.gate import OPEN
 from draftmill_service.api.preflight import PreflightRequest
 
-BODIES = (JobSpec, PreflightRequest)
+BODIES = (JobSpec, BatchSpec, PreflightRequest)
 """Models of request bodies, which FastAPI does not see."""
 
 DESCRIPTION = (

@@ -1,6 +1,7 @@
 """Errors of the framework as named problems, with every offender in one answer."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from draftmill.jobs import PathSource, RepoSource
 from draftmill.problems import Offender, ProblemError
 from draftmill_service.api import problems
 
-MAX_OFFENDERS = 100
+MAX_OFFENDERS = 1000
 MAX_TEXT = 200
 # Pydantic puts the member of a union it tried into the location; these are no fields of the document.
 _BRANCHES = {RepoSource.__name__: "repo", PathSource.__name__: "path"}
@@ -51,15 +52,18 @@ def _value(value: object) -> JsonValue:
     return None
 
 
-def _branch(error: Mapping[str, Any]) -> str | None:
-    return next((part for part in error["loc"] if part in _BRANCHES), None)
+def _branch(error: Mapping[str, Any]) -> tuple[tuple[str | int, ...], str] | None:
+    """The union that an error is of, by its place, and the member."""
+    location: tuple[str | int, ...] = error["loc"]
+    return next(((location[:at], str(part)) for at, part in enumerate(location) if part in _BRANCHES), None)
 
 
 def _meant(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of a union's errors, those of the member that the caller meant: the one whose own field is there."""
+    """Of each union's errors, those of the member that the caller meant: the one whose own field is there."""
     absent = {_branch(each) for each in errors if each["type"] == "missing" and each["loc"][-1] in _BRANCHES.values()}
-    unmeant = absent if len(absent) < len(_BRANCHES) else set()
-    return [each for each in errors if _branch(each) is None or _branch(each) not in unmeant]
+    members = Counter(branch[0] for branch in absent if branch is not None)
+    unmeant = {branch for branch in absent if branch is not None and members[branch[0]] < len(_BRANCHES)}
+    return [each for each in errors if _branch(each) not in unmeant]
 
 
 async def invalid(request: Request, error: Exception) -> Response:

@@ -82,6 +82,7 @@ def job(job_id: str, record: Mapping[str, str]) -> Job:
         cached=record.get("cached") == "1",
         summary=None if summary is None else Summary.model_validate_json(summary),
         attempts=_attempts(record),
+        batch=record.get("batch"),
         created_at=instant(record["created"]),
         timestamps={state: instant(at) for state in JobState if (at := record.get(f"t:{state}")) is not None},
     )
