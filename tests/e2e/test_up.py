@@ -64,6 +64,29 @@ def test_a_second_start_finds_its_jobs_again(world: World, tmp_path: Path) -> No
         assert cached.resolved_spec == job.resolved_spec
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", list(Stage))
+def test_sigterm_in_each_stage_hands_the_job_back(tmp_path: Path, stage: Stage) -> None:
+    settings = {"DRAFTMILL_STAGES": "tests.integration.worker_stages.small", "DRAFTMILL_DRAIN_SECONDS": "0.5"}
+    wanted = {"target": {"repo": "org/target"}, "num_speculative_tokens": 3}
+    spec = {
+        "source": {"repo": "a/b"},
+        "format": "fp8",
+        "benchmark": wanted,
+        "labels": {stage.value: "daemons-hang-once"},
+    }
+    with Up(tmp_path / "data", None, **settings) as up, up.client() as client:
+        job = client.submit(JobSpec.model_validate(spec))
+        eventually(lambda: stage_runs(client, job, stage), timeout=60)
+        assert up.stop(signal.SIGTERM) == 0
+    with Up(tmp_path / "data", None, **settings) as up, up.client() as client:
+        ended = client.wait(job)
+        assert ended.state is JobState.SUCCEEDED
+        assert [attempt.outcome for attempt in ended.attempts] == ["interrupted", "succeeded"]
+        last = ended.attempts[0].stages[-1]
+        assert (last.name, last.state) == (stage, StageState.INTERRUPTED)
+
+
 @pytest.mark.parametrize("name", ["api", "redis", "worker"])
 def test_kill_9_in_the_middle_of_a_job_loses_nothing(up: Up, world: World, name: str) -> None:
     repo = world.repo(slow=True)

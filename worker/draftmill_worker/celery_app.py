@@ -3,7 +3,6 @@
 Messages are acknowledged when taken: the ledger owns a job, and its reaper rings again for whatever was lost.
 """
 
-import mmap
 import os
 from typing import Any
 
@@ -14,6 +13,7 @@ from draftmill_service.ledger.keys import JOBS_QUEUE, LOOK_TASK, PREFLIGHT_QUEUE
 from draftmill_worker.log import log_to_stderr
 from draftmill_worker.process import die_with_parent
 from draftmill_worker.settings import WorkerSettings
+from draftmill_worker.stopping import Stopping
 
 settings = WorkerSettings()
 app = Celery("draftmill", broker=settings.redis_url, include=["draftmill_worker.tasks"], set_as_current=False)
@@ -51,17 +51,12 @@ app.conf.update(
     worker_redirect_stdouts=False,
 )
 
-# Shared with the pool's children, which inherit the page: one byte that says this worker stops.
-_draining = mmap.mmap(-1, 1)
-
-
-def draining() -> bool:
-    return _draining[0] != 0
+stopping = Stopping()
 
 
 @worker_shutting_down.connect  # type: ignore[untyped-decorator]
 def _drain(**_: Any) -> None:
-    _draining[0] = 1
+    stopping.begin()
 
 
 @setup_logging.connect  # type: ignore[untyped-decorator]

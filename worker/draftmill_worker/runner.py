@@ -54,7 +54,15 @@ class StageProcess:
         if self._connection is None:
             time.sleep(timeout)
             return None
-        return self._read(self._connection, timeout)
+        try:
+            return self._read(self._connection, timeout)
+        except TemplateDownError:
+            if self._process is not None:
+                raise
+        # It stopped before it took the request: its successor will.
+        self._connection.close()
+        self._connection = None
+        return None
 
     def kill(self, timeout: float) -> bool:
         """Kill the stage and all it started; True when nothing of it is left after at most about `timeout` seconds."""

@@ -7,6 +7,7 @@ repeats up to its bound.
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 KILL_SECONDS = 1.0
 DEVICE_POLL_SECONDS = 0.25
+MAX_INTERRUPTED = 3
+"""A stage that something on its host keeps stopping must not go round for ever: later times count as losses."""
 Results = dict[Stage, dict[str, Any]]
 
 
@@ -44,7 +47,7 @@ class Stop(Enum):
     CRASHED = "crashed"
     """The stage process or the template died: the attempt is lost, and the reaper is let know."""
     DRAINED = "drained"
-    """This worker stops: the job goes back to the queue."""
+    """This worker, its template or the stage was told to stop: the job goes back to the queue."""
 
 
 class StoppedError(Exception):
@@ -138,6 +141,7 @@ class Attempt:
         self._settings = supervisor.settings
         self._claim = claim
         self._lease = lease
+        self._template_stops = False
         self._drain_until: float | None = None
 
     @property
@@ -179,6 +183,9 @@ class Attempt:
             detail = f"stage {stage} ran longer than {self._settings.deadline(stage):g} s"
             result = StageResult(problem=ProblemError("stage-timeout", detail).problem, seconds=0.0)
         if result.problem is not None:
+            if result.problem.slug == "boot-failed" and self._supervisor.draining():
+                # A process manager that signals the whole group stops the engine too.
+                raise StoppedError(Stop.DRAINED)
             self._record(stage, StageState.FAILED)
             reason = pipeline.reason(stage, result.problem)
             return Ending(Outcome.FAILED, reason, result.problem, _summary(result.value))
@@ -229,11 +236,13 @@ class Attempt:
         request = self._request(stage, results, claimed)
         secrets = {name: os.environ[name] for name in pipeline.SECRETS.get(stage, ()) if os.environ.get(name)}
         deadline: float | None = None
+        self._template_stops = False
         with StageProcess(
             self._supervisor.template, request, secrets=secrets, patience=self._settings.template_seconds
         ) as process:
             try:
                 while (message := process.receive(POLL_SECONDS)) is None or "ended" not in message:
+                    self._template_stops |= "stopping" in (message or {})
                     self._check()
                     self._report(stage, message or {})
                     if "started" in (message or {}):
@@ -243,7 +252,7 @@ class Attempt:
                         return None
             except TemplateDownError as error:
                 logger.warning("job %s stage %s: %s", self._job.id, stage, error)
-                raise StoppedError(Stop.CRASHED) from error
+                raise StoppedError(self._died(told=self._template_stops)) from error
             except StoppedError:
                 self._kill(process)
                 raise
@@ -258,18 +267,26 @@ class Attempt:
             logger.warning("stage %s left %d processes, which were killed", stage, ended["strays"])
         if ended["status"] != 0:
             logger.warning("job %s stage %s died with status %d", self._job.id, stage, ended["status"])
-            raise StoppedError(Stop.CRASHED)
+            raise StoppedError(self._died(told=ended["status"] == -signal.SIGTERM))
         return StageResult.model_validate_json(request.with_name("result.json").read_bytes())
 
     def _check(self) -> None:
         """Raises StoppedError when the job is to stop."""
         if self._lease.signal is not Signal.CONTINUE:
             raise StoppedError(_SIGNALS[self._lease.signal])
-        if self._supervisor.draining():
-            now = time.monotonic()
-            self._drain_until = self._drain_until or now + self._settings.drain_seconds
-            if now >= self._drain_until:
-                raise StoppedError(Stop.DRAINED)
+        if not (self._supervisor.draining() or self._template_stops):
+            self._drain_until = None
+            return
+        now = time.monotonic()
+        self._drain_until = self._drain_until or now + self._settings.drain_seconds
+        if now >= self._drain_until:
+            raise StoppedError(Stop.DRAINED)
+
+    def _died(self, *, told: bool) -> Stop:
+        """What it means that a process of the stage died: stopped, where it was told to or the whole worker is."""
+        interrupted = sum(attempt.outcome == "interrupted" for attempt in self._job.attempts)
+        stopped = self._supervisor.draining() or (told and interrupted < MAX_INTERRUPTED)
+        return Stop.DRAINED if stopped else Stop.CRASHED
 
     def _report(self, stage: Stage, message: dict[str, Any]) -> None:
         hasty = self._supervisor.hasty

@@ -11,7 +11,7 @@ from draftmill.plans import Preflight
 from draftmill.problems import ProblemError
 from draftmill_service.ledger import WorkerLedger
 from draftmill_service.ledger.keys import LOOK_TASK, PREFLIGHT_TASK
-from draftmill_worker.celery_app import app, draining, settings
+from draftmill_worker.celery_app import app, settings, stopping
 from draftmill_worker.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -30,13 +30,14 @@ def _supervisor() -> Supervisor:
         settings=settings,
         template=Path(os.environ[TEMPLATE_ENV]),
         name=f"{socket.gethostname()}:{os.getpid()}",
-        draining=draining,
+        draining=stopping,
     )
 
 
 @app.task(name=LOOK_TASK)  # type: ignore[untyped-decorator]
 def look(job_id: str) -> None:
-    _supervisor().look(job_id)
+    with stopping.heeded():
+        _supervisor().look(job_id)
 
 
 @functools.cache

@@ -5,6 +5,8 @@ packets. A supervisor connects, sends one request (and, for pull, a pipe with se
 `started`, then the reports of the stage itself, then `ended`, when no process of the stage is left. Closing the
 connection, or its writing half, kills the stage: that happens by itself when the supervisor dies.
 
+SIGTERM is passed on as `stopping`: the supervisor gives the stage its time to end, or kills it; then the template ends.
+
 Nothing here may start a thread or touch CUDA, or a fork of it would be broken.
 """
 
@@ -20,7 +22,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import psutil
 
@@ -144,14 +146,17 @@ def _fork(connection: socket.socket, request: Path, pipes: list[int], runs: dict
         os._exit(status)
 
 
-def _await_end(connection: socket.socket, pid: int) -> tuple[int, bool]:
+def _await_end(connection: socket.socket, pid: int, stop: int) -> tuple[int, bool]:
     """The child's wait status, once it ended by itself or was killed because the supervisor left; whether killed."""
     child = os.pidfd_open(pid)
     try:
         poll = select.poll()
         poll.register(child, select.POLLIN)
         poll.register(connection, select.POLLIN | select.POLLRDHUP)
-        ready = {descriptor for descriptor, _ in poll.poll()}
+        poll.register(stop, select.POLLIN)
+        while (ready := {descriptor for descriptor, _ in poll.poll()}) == {stop}:
+            _tell(connection, {"stopping": True})
+            poll.unregister(stop)
         killed = child not in ready
         if killed:
             process.kill_tree(psutil.Process(pid), 0.0)
@@ -160,7 +165,7 @@ def _await_end(connection: socket.socket, pid: int) -> tuple[int, bool]:
         os.close(child)
 
 
-def _serve(connection: socket.socket, runs: dict[str, stage.Run]) -> None:
+def _serve(connection: socket.socket, runs: dict[str, stage.Run], stop: int) -> None:
     packet, pipes, _, _ = socket.recv_fds(connection, PACKET, 1)
     if not packet:
         return
@@ -169,17 +174,29 @@ def _serve(connection: socket.socket, runs: dict[str, stage.Run]) -> None:
     for pipe in pipes:
         os.close(pipe)
     _tell(connection, {"started": pid})
-    status, killed = _await_end(connection, pid)
+    status, killed = _await_end(connection, pid, stop)
     strays = process.reap_children(KILL_SECONDS)
     ended = {"status": os.waitstatus_to_exitcode(status), "killed": killed, "strays": strays}
     _tell(connection, {"ended": ended})
 
 
-def serve(listener: socket.socket, runs: dict[str, stage.Run]) -> NoReturn:
-    while True:
+def _stop_pipe() -> int:
+    """A descriptor that can be read, and is never read, once SIGTERM has come."""
+    reading, writing = os.pipe()
+    signal.signal(signal.SIGTERM, lambda *_: os.write(writing, b"!") and None)
+    return reading
+
+
+def serve(listener: socket.socket, runs: dict[str, stage.Run], stop: int) -> None:
+    """Until `stop` can be read and no stage runs."""
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    poll.register(stop, select.POLLIN)
+    while stop not in {descriptor for descriptor, _ in poll.poll()}:
         connection, _ = listener.accept()
         with connection:
-            _serve(connection, runs)
+            _serve(connection, runs, stop)
+    logger.info("template stopped")
 
 
 def main() -> None:
@@ -195,8 +212,9 @@ def main() -> None:
         Path(path).unlink(missing_ok=True)
         listener.bind(path)
         listener.listen()
+        stop = _stop_pipe()
         logger.info("template ready")
-        serve(listener, runs)
+        serve(listener, runs, stop)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from draftmill.problems import ProblemError
 from draftmill.states import Stage
 from draftmill_worker.stage import FailedError, Level, Reporter, Run, StageRequest, Unit
 
+HERE = "here"
+"""File of a stage that begins."""
 DAEMON = "import os, signal; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); signal.pause()"
 
 
@@ -77,6 +79,25 @@ def _pause() -> None:
     signal.sigtimedwait({signal.SIGUSR1}, 1.5)
 
 
+def _wait() -> None:
+    """As a stage does that works: a signal to stop ends it."""
+    while True:
+        signal.pause()
+
+
+def _told() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _until_let_go() -> None:
+    signal.sigwait({signal.SIGUSR1})
+
+
+def _engine_stopped() -> None:
+    _until_let_go()
+    raise ProblemError("boot-failed", "as the test wants")
+
+
 def _children() -> None:
     """What an engine does, and a daemonic process may not."""
     child = multiprocessing.get_context("fork").Process(target=_pause)
@@ -92,6 +113,10 @@ ACTS: dict[str, Callable[[], object]] = {
     "crash": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "exit": lambda: os._exit(3),
     "pause": _pause,
+    "wait": _wait,
+    "told": _told,
+    "until-let-go": _until_let_go,
+    "engine-stopped": _engine_stopped,
     "children": _children,
     "daemons": _daemons,
     "daemons-hang": _daemons_hang,
@@ -109,6 +134,9 @@ REPORTS: dict[str, Callable[[Reporter], object]] = {
 
 
 def behave(request: StageRequest, report: Reporter) -> None:
+    # So that it waits to be waited for, however early it comes once the file is there.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    (request.folder / HERE).touch()
     act = request.spec.labels.get(request.stage.value, "")
     if act.endswith("-once") and request.attempt > 1:
         return
