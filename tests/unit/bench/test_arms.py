@@ -1,5 +1,7 @@
 """What makes an arm another measurement, and what of a boot is never a number."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import Any
 import pytest
 
 from draftmill.archive import Archive
-from draftmill.benchmarks import ArmName, Benchmark, PromptSet
+from draftmill.benchmarks import Arm, ArmName, Benchmark, PromptSet
 from draftmill.formats import Format
 from draftmill.jobs import QuantizeOptions, RepoSource
 from draftmill.plans import Plan
@@ -16,7 +18,7 @@ from draftmill.problems import ProblemError
 from draftmill.receipts import Phase, PhaseRecord
 from draftmill_worker.bench import boot, prompts
 from draftmill_worker.bench.arm import compared, make_arm
-from draftmill_worker.bench.arms import Arms, Place
+from draftmill_worker.bench.arms import Arms, Choice, Place
 from draftmill_worker.bench.pair import check_pair
 from draftmill_worker.bench.subject import Directory, Subject
 from draftmill_worker.bench.wire import EngineResult
@@ -24,6 +26,7 @@ from draftmill_worker.checkpoint.manifest import make_manifest
 from draftmill_worker.mill import Switches, mill
 from draftmill_worker.receipts.archive import ArchiveWriter
 from tests.unit.bench.arms import counts, prompt
+from tests.unit.bench.test_measured import sealed
 from tests.unit.receipts.good import good
 from tests.unit.receipts.heads import MemoryHeads
 
@@ -138,6 +141,38 @@ def test_a_boot_that_proves_nothing_gives_no_number(
     (kept,) = Archive(bench.folder / "receipts").summaries()
     assert kept.failed_rules
     assert not list((bench.folder / "arms").glob("*"))
+
+
+def test_jobs_at_the_same_time_measure_a_control_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is in its boot when the second asks, which waits, and reuses what the first sealed."""
+    booting, asked, noted = threading.Event(), threading.Event(), list[str]()
+
+    class Noting(Quiet):
+        def log(self, level: str, message: str) -> None:
+            noted.append(message)
+            if "waiting" in message:
+                asked.set()
+
+    def measure(arms: Arms, choice: Choice) -> Arm:
+        booting.set()
+        assert asked.wait(30)
+        return sealed(bench.folder)
+
+    monkeypatch.setattr(Arms, "_measure", measure)
+    subject = bench.subject()
+    first, second = bench.arms(subject), replace(bench.arms(subject), report=Noting())
+    with ThreadPoolExecutor() as pool:
+        one = pool.submit(first.run, ArmName.CONTROL)
+        assert booting.wait(30)
+        other = pool.submit(second.run, ArmName.CONTROL)
+        (measured,), (reused,) = one.result(60), other.result(60)
+    assert (measured.reused, reused.reused) == (False, True)
+    assert reused.receipt == measured.receipt
+    assert len(list(Archive(bench.folder / "receipts").summaries())) == 1
+    assert [message.partition(";")[0].partition(":")[0] for message in noted] == [
+        "another job measures the control",
+        "control was measured before",
+    ]
 
 
 def test_an_arm_by_category_and_beside_the_target_alone(tmp_path: Path) -> None:

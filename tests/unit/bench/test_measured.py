@@ -14,7 +14,7 @@ from tests.unit.receipts.heads import MemoryHeads
 COUNTED = counts(10, 6, 3)
 
 
-def _sealed(tmp_path: Path, *, holds: bool = True) -> Arm:
+def sealed(tmp_path: Path, *, holds: bool = True) -> Arm:
     """An arm with a receipt in the archive that says the same."""
     opened = ArchiveWriter(tmp_path / "receipts", "tester", MemoryHeads()).open(b"{}")
     measured = arm([COUNTED]).model_copy(update={"receipt": opened.id})
@@ -33,7 +33,7 @@ def _sealed(tmp_path: Path, *, holds: bool = True) -> Arm:
 
 
 def test_a_proved_arm_is_found_and_says_so(tmp_path: Path) -> None:
-    one, measured = _sealed(tmp_path), Measured(tmp_path)
+    one, measured = sealed(tmp_path), Measured(tmp_path)
     measured.keep("k", (one,))
     assert measured.find("k", 1) == (one.model_copy(update={"reused": True}),)
     assert measured.find("other", 1) == ()
@@ -42,18 +42,18 @@ def test_a_proved_arm_is_found_and_says_so(tmp_path: Path) -> None:
 
 def test_an_arm_whose_receipt_breaks_a_rule_is_not(tmp_path: Path) -> None:
     measured = Measured(tmp_path)
-    measured.keep("k", (_sealed(tmp_path, holds=False),))
+    measured.keep("k", (sealed(tmp_path, holds=False),))
     assert measured.find("k", 1) == ()
 
 
 def test_an_arm_that_says_something_else_than_its_receipt_is_not(tmp_path: Path) -> None:
     measured = Measured(tmp_path)
-    measured.keep("k", (_sealed(tmp_path).model_copy(update={"counts": counts(10, 9, 9)}),))
+    measured.keep("k", (sealed(tmp_path).model_copy(update={"counts": counts(10, 9, 9)}),))
     assert measured.find("k", 1) == ()
 
 
 def test_an_arm_without_its_receipt_is_not(tmp_path: Path) -> None:
-    one, measured = _sealed(tmp_path), Measured(tmp_path)
+    one, measured = sealed(tmp_path), Measured(tmp_path)
     measured.keep("k", (one,))
     (folder,) = (tmp_path / "receipts").glob("*-b*")
     (folder / "receipt.json").chmod(0o644)

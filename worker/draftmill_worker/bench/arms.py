@@ -139,14 +139,15 @@ class Arms:
         """The arm's runs: those of an earlier job under the same key, unless the benchmark wants them fresh."""
         choice, measured = self.choose(name), Measured(self.place.data_dir)
         key = self.key(choice)
-        arms = () if self.benchmark.fresh else measured.find(key, repeats)
-        if arms:
-            self.report.log("info", f"{name} was measured before: {', '.join(arm.receipt for arm in arms)}")
-            self._advance(self.done + repeats * len(self.prompts))
+        with measured.alone(key, lambda: self.report.log("info", f"another job measures the {name}; waiting for it")):
+            arms = () if self.benchmark.fresh else measured.find(key, repeats)
+            if arms:
+                self.report.log("info", f"{name} was measured before: {', '.join(arm.receipt for arm in arms)}")
+                self._advance(self.done + repeats * len(self.prompts))
+                return arms
+            arms = tuple(self._measure(choice) for _ in range(repeats))
+            measured.keep(key, arms)
             return arms
-        arms = tuple(self._measure(choice) for _ in range(repeats))
-        measured.keep(key, arms)
-        return arms
 
     def _advance(self, done: int) -> None:
         self.done = done

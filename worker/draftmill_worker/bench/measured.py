@@ -4,6 +4,8 @@ An arm found here is used again only while its receipt is in the archive, unharm
 same.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -13,6 +15,7 @@ from draftmill.archive import Archive
 from draftmill.benchmarks import Arm
 from draftmill.problems import ProblemError
 from draftmill_worker.files import write_atomic
+from draftmill_worker.locks import locked
 
 
 class _Kept(Model):
@@ -24,6 +27,10 @@ class Measured:
     def __init__(self, data_dir: Path) -> None:
         self._folder = data_dir / "arms"
         self._archive = Archive.of(data_dir)
+
+    def alone(self, key: str, waiting: Callable[[], object]) -> AbstractContextManager[None]:
+        """Of the jobs that want an arm, one measures it and the others wait for what it keeps."""
+        return locked(self._folder / f"{key}.lock", waiting)
 
     def find(self, key: str, repeats: int) -> tuple[Arm, ...]:
         """`repeats` runs, marked as reused; none where not so many are proved."""

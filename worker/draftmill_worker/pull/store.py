@@ -1,9 +1,8 @@
 """Where a pulled source lies: filled beside its place, moved there whole, never written again."""
 
-import fcntl
 import os
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from draftmill.reports import Manifest, ManifestFile
 from draftmill_worker.checkpoint.hashing import sha256_file
 from draftmill_worker.checkpoint.identity import FileIdentity, changed, fingerprint
 from draftmill_worker.files import remove_tree, sync, write_atomic
+from draftmill_worker.locks import locked
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
@@ -57,20 +57,9 @@ class Slot:
     def identity_path(self) -> Path:
         return self.parent / f"{self.name}.identity.json"
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """One process at a time; the kernel lets go when the holder dies. A waiter finds what the holder left.
-
-        The holder removes the lock's file while it still holds the lock, so that none piles up.
-        """
-        self.parent.mkdir(parents=True, exist_ok=True)
-        path = self.parent / f"{self.name}.lock"
-        descriptor = _lock(path)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-            os.close(descriptor)
+    def locked(self) -> AbstractContextManager[None]:
+        """One process at a time. A waiter finds what the holder left."""
+        return locked(self.parent / f"{self.name}.lock")
 
     def sealed(self, progress: Progress | None = None) -> Manifest | None:
         """The manifest, when the folder is complete and its files are as they were when it was filled.
@@ -131,28 +120,6 @@ class Slot:
 
     def _record_identity(self, folder: Path) -> None:
         write_atomic(self.identity_path, _IDENTITY.dump_json(fingerprint(folder)))
-
-
-def _lock(path: Path) -> int:
-    """Descriptor of the locked file that has the name `path`."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # What was waited for may have lost its name to the last holder: such a lock keeps nobody out.
-            if _has_name(descriptor, path):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _has_name(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def rehash(folder: Path, manifest: Manifest, progress: Progress | None) -> Manifest | None:
