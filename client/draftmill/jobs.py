@@ -1,13 +1,13 @@
 """The job: what a caller asks for, what it resolves to, and how it goes."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, computed_field
 from pydantic_core import PydanticCustomError
 
 from draftmill._model import Model
-from draftmill.benchmarks import Benchmark, Interval, Verdict
+from draftmill.benchmarks import Acceptance, Benchmark, Interval, Verdict
 from draftmill.formats import Format
 from draftmill.problems import Problem
 from draftmill.sources import Commit, Instant, PathSource, Repo, RepoSource, Revision, Sha256
@@ -72,6 +72,9 @@ class JobSpec(Model):
     draft_vocab: Annotated[None, _not_yet("draft_vocab")] = None
     benchmark: Benchmark | None = None
     """Measure the variant in an engine, beside the drafter it was made from."""
+    accept_failed_gate: bool = False
+    """Also answer with a variant that failed the gate of its newest benchmark; the verdict stays on the job. A benchmark
+    of the job's own is judged by its own gate, whatever is said here."""
     publish: Annotated[None, _not_yet("publish")] = None
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
     deadline: Instant | None = None
@@ -151,6 +154,22 @@ class AcceptanceSummary(Model):
     emulated: bool
     receipts: tuple[str, ...]
     """Boot ids: the variant's, then those of what it was compared with."""
+
+    @classmethod
+    def of(cls, job: str, acceptance: Acceptance) -> Self:
+        variant, control = acceptance.variant, acceptance.control
+        others = [control, *acceptance.control_repeats, *([acceptance.none] if acceptance.none else [])]
+        return cls(
+            job=job,
+            verdict=acceptance.gate.verdict,
+            failures=acceptance.gate.failures,
+            al=variant.al or 1.0,
+            control_al=control.al or 1.0,
+            change=acceptance.change,
+            num_speculative_tokens=acceptance.benchmark.num_speculative_tokens,
+            emulated=variant.emulated,
+            receipts=(variant.receipt, *(arm.receipt for arm in others)),
+        )
 
 
 class Summary(Model):

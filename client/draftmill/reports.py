@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from draftmill._model import Model
-from draftmill.jobs import Instant, Sha256
+from draftmill.jobs import AcceptanceSummary, Instant, Sha256
 from draftmill.problems import Offender
 
 
@@ -51,6 +51,8 @@ class Artifacts(Model):
 
     variant: Sha256
     files: tuple[ManifestFile, ...]
+    acceptance: AcceptanceSummary | None = None
+    """The newest benchmark of the variant, with its gate's verdict; None when there was none."""
 
 
 LEDGER_AWAY = "ledger-unavailable"

@@ -6,11 +6,11 @@ from pydantic import JsonValue
 
 from draftmill._model import Model
 from draftmill.benchmarks import Acceptance
-from draftmill.jobs import Job
+from draftmill.jobs import AcceptanceSummary, Job
 from draftmill.plans import Plan
 from draftmill.problems import Problem, ProblemError
 from draftmill.reports import Artifacts, Manifest, ManifestFile, VerifyReport
-from draftmill.states import JobState, Stage
+from draftmill.states import JobState, Reason, Stage
 
 ACCEPTANCE = "acceptance.json"
 
@@ -58,25 +58,28 @@ class Store:
         raise _not_ready(job, "verify report")
 
     def acceptance(self, job: Job) -> Acceptance:
-        """The job's own benchmark, also of a variant that failed its gate; for a job without one that succeeded, the
-        newest of its variant. Raises ProblemError("not-ready")."""
+        """The job's own benchmark, also of a variant that failed its gate; for a job without one, the newest of its
+        variant. Raises ProblemError("not-ready")."""
         if job.resolved_spec is not None:
-            evidence = self._evidence(job.resolved_spec.variant)
-            own = evidence / job.id / ACCEPTANCE
+            variant = job.resolved_spec.variant
+            own = self._evidence(variant) / job.id / ACCEPTANCE
             if own.is_file():
                 return Acceptance.model_validate_json(own.read_bytes())
-            # Job ids sort by time.
-            newest = max(evidence.glob(f"*/{ACCEPTANCE}"), key=lambda path: path.parent.name, default=None)
-            if newest is not None and job.spec.benchmark is None and job.state is JobState.SUCCEEDED:
+            newest = self._newest_acceptance(variant)
+            answered = job.state is JobState.SUCCEEDED or job.reason is Reason.GATE_FAILED
+            if newest is not None and job.spec.benchmark is None and answered:
                 return Acceptance.model_validate_json(newest.read_bytes())
         raise _not_ready(job, "benchmark")
 
     def artifacts(self, job: Job) -> Artifacts:
         """The files of the job's sealed variant.
 
-        Raises ProblemError: not-ready for a job that did not succeed, expired for a variant that was removed,
-        verify-failed for one that failed a later verification.
+        Raises ProblemError: not-ready for a job that did not succeed, gate-failed where the gate was why, expired for a
+        variant that was removed, verify-failed for one that failed a later verification.
         """
+        if job.reason is Reason.GATE_FAILED:
+            detail = "the variant failed its gate; a job with accept_failed_gate answers with it as it is"
+            raise ProblemError("gate-failed", detail, [] if job.problem is None else job.problem.offenders)
         if job.state is not JobState.SUCCEEDED or job.resolved_spec is None:
             raise _not_ready(job, "sealed variant")
         variant = job.resolved_spec.variant
@@ -86,17 +89,32 @@ class Store:
         newest = self._newest_report(variant)
         if newest is None or not newest.passed:
             raise ProblemError("verify-failed", f"the newest verify report on variant {variant} is not a pass")
-        return Artifacts(variant=variant, files=Manifest.model_validate_json(manifest.read_bytes()).files)
+        files = Manifest.model_validate_json(manifest.read_bytes()).files
+        return Artifacts(variant=variant, files=files, acceptance=self._summary_of_newest(variant))
 
-    def artifact(self, job: Job, path: str) -> tuple[Path, ManifestFile]:
-        """One file of the manifest, strictly inside the variant's folder. Raises as `artifacts` does, and not-found."""
+    def artifact(self, job: Job, path: str) -> tuple[Path, ManifestFile, AcceptanceSummary | None]:
+        """One file of the manifest, strictly inside the variant's folder, and the newest benchmark of the variant.
+
+        Raises as `artifacts` does, and not-found.
+        """
         artifacts = self.artifacts(job)
         listed = next((file for file in artifacts.files if file.path == path), None)
         folder = self._variant(artifacts.variant).resolve()
         found = None if listed is None else (folder / listed.path).resolve()
         if listed is None or found is None or not found.is_relative_to(folder) or not found.is_file():
             raise ProblemError("not-found", "the variant has no such file")
-        return found, listed
+        return found, listed, artifacts.acceptance
+
+    def _newest_acceptance(self, digest: str) -> Path | None:
+        # Job ids sort by time.
+        found = self._evidence(digest).glob(f"*/{ACCEPTANCE}")
+        return max(found, key=lambda path: path.parent.name, default=None)
+
+    def _summary_of_newest(self, digest: str) -> AcceptanceSummary | None:
+        newest = self._newest_acceptance(digest)
+        if newest is None:
+            return None
+        return AcceptanceSummary.of(newest.parent.name, Acceptance.model_validate_json(newest.read_bytes()))
 
     def _variant(self, digest: str) -> Path:
         return self._data / "variants" / digest

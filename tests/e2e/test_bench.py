@@ -149,10 +149,18 @@ def test_a_failed_gate_keeps_variant_and_numbers_and_is_not_forgotten(measured: 
     assert measured.client.acceptance(failed).variant.al == measured.acceptance.variant.al
     assert failed.resolved_spec is not None
     assert (measured.up.data_dir / "variants" / failed.resolved_spec.variant / "config.json").is_file()
-    with pytest.raises(ProblemError, match="not-ready"):
+    with pytest.raises(ProblemError, match="gate-failed"):
         measured.client.artifacts(failed)
-    # A job that asks for no benchmark gets the variant from the store, and what its last one said.
-    plain = measured.again()
+    # A job that asks for no benchmark is not given the variant, unless it says that it knows.
+    withheld = measured.again()
+    assert (withheld.state, withheld.reason) == (JobState.FAILED, Reason.GATE_FAILED)
+    assert withheld.problem is not None
+    assert failed.id in withheld.problem.detail
+    receipts = {offender.message for offender in withheld.problem.offenders if offender.where == "receipt"}
+    assert receipts == set(failed.summary.acceptance.receipts)
+    assert Stage.BENCH not in measured.stages(withheld)
+    taken = measured.spec.model_copy(update={"benchmark": None, "accept_failed_gate": True})
+    plain = measured.client.wait(measured.client.submit(taken))
     assert plain.state is JobState.SUCCEEDED
     assert Stage.BENCH not in measured.stages(plain)
     assert plain.summary is not None

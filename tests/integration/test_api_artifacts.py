@@ -10,13 +10,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from draftmill.benchmarks import Verdict
 from draftmill.formats import Format
 from draftmill.jobs import QuantizeOptions, ResolvedSource, ResolvedSpec
 from draftmill.plans import Family, Fate, Head, OutputTensor, Plan, TensorPlan
-from draftmill.problems import URN, ProblemError
+from draftmill.problems import URN, Offender, ProblemError
 from draftmill.reports import Artifacts, Check, CheckStatus, Manifest, ManifestFile, VerifyReport
 from draftmill.states import Outcome, Reason
 from draftmill_service.ledger import WorkerLedger
+from tests.fixtures import verdicts
 from tests.integration.live import Live
 from tests.integration.test_api import claim, problem, submit
 
@@ -232,3 +234,38 @@ def test_variant_that_was_removed_is_gone(api: httpx.Client, succeed: Callable[[
     job_id = succeed()
     for what in ("artifacts", "verify"):
         problem(api.get(f"/v1/jobs/{job_id}/{what}"), "expired")
+
+
+def test_files_say_the_newest_verdict(api: httpx.Client, live: Live, variant: Path, succeed: Callable[[], str]) -> None:
+    """A job that succeeded before its variant was found wanting does not hide it."""
+    job_id = succeed()
+    path = f"/v1/jobs/{job_id}/artifacts"
+    assert Artifacts.model_validate_json(api.get(path).content).acceptance is None
+    assert api.get(f"{path}/plan.json").headers["draftmill-gate"] == "none"
+    verdicts.write(live.data_dir, VARIANT, "j1" + "0" * 25, Verdict.FAILED)
+    found = Artifacts.model_validate_json(api.get(path).content).acceptance
+    assert found is not None
+    assert (found.job, found.verdict, found.failures) == ("j1" + "0" * 25, Verdict.FAILED, (verdicts.FAILURE,))
+    for asked in (api.get, api.head):
+        assert asked(f"{path}/plan.json").headers["draftmill-gate"] == "failed"
+    part = api.get(f"{path}/plan.json", headers={"Range": "bytes=0-3"})
+    assert (part.status_code, part.headers["draftmill-gate"]) == (206, "failed")
+    verdicts.write(live.data_dir, VARIANT, "j2" + "0" * 25, Verdict.PASSED)
+    assert api.get(f"{path}/plan.json").headers["draftmill-gate"] == "passed"
+
+
+def test_a_job_that_failed_its_gate_gives_no_files(
+    api: httpx.Client, live: Live, variant: Path, worker: WorkerLedger
+) -> None:
+    job_id = submit(api)
+    held = claim(worker, job_id)
+    worker.resolve(held, RESOLVED, "eagle3")
+    why = ProblemError("gate-failed", "the gate of another job", [Offender(where="receipt", message="b0")]).problem
+    worker.finish(held, Outcome.FAILED, Reason.GATE_FAILED, why)
+    for path in ("artifacts", "artifacts/plan.json"):
+        refused = problem(api.get(f"/v1/jobs/{job_id}/{path}"), "gate-failed")
+        assert "accept_failed_gate" in refused["detail"]
+        assert [offender["where"] for offender in refused["offenders"]] == ["receipt"]
+    # What was found is there to read.
+    verdicts.write(live.data_dir, VARIANT, "j1" + "0" * 25, Verdict.FAILED)
+    assert api.get(f"/v1/jobs/{job_id}/acceptance").json()["gate"]["verdict"] == "failed"

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from draftmill.benchmarks import ArmName, Verdict
 from draftmill.formats import Format
 from draftmill.jobs import Job, JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Preflight
 from draftmill.reports import Manifest, VerifyReport
 from draftmill.states import JobState, Reason, Stage, StageState
 from draftmill_worker.checkpoint.manifest import make_manifest
+from draftmill_worker.files import remove_tree
 from tests.conftest import ServedHub
+from tests.fixtures import verdicts
 from tests.fixtures.hub import Hub, serving
 from tests.fixtures.synthetic import Layout, build
 from tests.integration.worker_process import Office, Worker
@@ -164,6 +167,40 @@ def test_a_damaged_variant_is_not_served(office: Office, shared: Worker) -> None
     assert again.problem is not None
     assert again.problem.slug == "variant-differs"
     assert [offender.where for offender in again.problem.offenders] == ["config.json"]
+
+
+def test_a_variant_that_failed_a_gate_is_not_served_as_good(office: Office, shared: Worker) -> None:
+    spec = _spec(exclude=("*gate_proj*", "*up_proj*"))
+    first = office.done(office.submit(spec), PATIENCE)
+    _well(first)
+    assert first.resolved_spec is not None
+    variant = first.resolved_spec.variant
+    verdicts.write(shared.data, variant, first.id, Verdict.FAILED)
+    withheld = office.done(office.submit(spec), PATIENCE)
+    assert (withheld.state, withheld.reason, withheld.cached) == (JobState.FAILED, Reason.GATE_FAILED, True)
+    assert withheld.problem is not None
+    assert withheld.problem.slug == "gate-failed"
+    assert first.id in withheld.problem.detail
+    offenders = [(offender.where, offender.message) for offender in withheld.problem.offenders]
+    boots = [("receipt", verdicts.boot_of(arm)) for arm in (ArmName.VARIANT, ArmName.CONTROL)]
+    assert offenders == [(f"gate of job {first.id}", verdicts.FAILURE), *boots]
+    assert withheld.summary is not None
+    assert withheld.summary.acceptance is not None
+    assert withheld.resolved_spec == first.resolved_spec
+    # Who says that he knows gets it, and the verdict with it.
+    taken = office.done(office.submit(spec.model_copy(update={"accept_failed_gate": True})), PATIENCE)
+    _well(taken)
+    assert taken.cached
+    assert taken.summary is not None
+    assert taken.summary.acceptance is not None
+    assert taken.summary.acceptance.verdict is Verdict.FAILED
+    # The same bytes built anew would be no better.
+    remove_tree(_variant(shared, first))
+    again = office.done(office.submit(spec), PATIENCE)
+    assert (again.reason, again.cached) == (Reason.GATE_FAILED, False)
+    # A newer benchmark that passed speaks for it.
+    verdicts.write(shared.data, variant, again.id, Verdict.PASSED)
+    _well(office.done(office.submit(spec), PATIENCE))
 
 
 def test_from_a_local_folder(office: Office, shared: Worker, watch: Watch) -> None:

@@ -161,6 +161,10 @@ class Attempt:
                 return ending
             if stage is Stage.PLAN:
                 cached = self._resolve(results[stage])
+                if (withheld := results[stage].get("withheld")) is not None:
+                    problem = Problem.model_validate(withheld)
+                    reason = pipeline.reason(stage, problem)
+                    return Ending(Outcome.FAILED, reason, problem, _summary(results[stage]), cached)
         last = Stage.BENCH if Stage.BENCH in results else Stage.PLAN if cached else Stage.SEAL
         return Ending(Outcome.SUCCEEDED, summary=_summary(results[last]), cached=cached)
 

@@ -52,22 +52,6 @@ def summarize(plan: Plan, report: VerifyReport) -> Summary:
     )
 
 
-def summarize_acceptance(job: str, acceptance: Acceptance) -> AcceptanceSummary:
-    variant, control = acceptance.variant, acceptance.control
-    others = [control, *acceptance.control_repeats, *([acceptance.none] if acceptance.none else [])]
-    return AcceptanceSummary(
-        job=job,
-        verdict=acceptance.gate.verdict,
-        failures=acceptance.gate.failures,
-        al=variant.al or 1.0,
-        control_al=control.al or 1.0,
-        change=acceptance.change,
-        num_speculative_tokens=acceptance.benchmark.num_speculative_tokens,
-        emulated=variant.emulated,
-        receipts=(variant.receipt, *(arm.receipt for arm in others)),
-    )
-
-
 class Sealed(NamedTuple):
     manifest: Manifest
     adopted: bool
@@ -116,14 +100,14 @@ class VariantStore:
             return None
         self._check_sizes()
         plan = Plan.model_validate_json((self.folder / PLAN).read_bytes())
-        return summarize(plan, report).model_copy(update={"acceptance": self._newest_acceptance()})
+        return summarize(plan, report).model_copy(update={"acceptance": self.newest_acceptance()})
 
-    def _newest_acceptance(self) -> AcceptanceSummary | None:
-        """A variant that failed a gate is never served without saying so."""
+    def newest_acceptance(self) -> AcceptanceSummary | None:
+        """What the newest benchmark found, also of bytes that are not in the store now: they would come out the same."""
         path = max(self.evidence.glob("*/acceptance.json"), key=lambda path: path.parent.name, default=None)
         if path is None:
             return None
-        return summarize_acceptance(path.parent.name, Acceptance.model_validate_json(path.read_bytes()))
+        return AcceptanceSummary.of(path.parent.name, Acceptance.model_validate_json(path.read_bytes()))
 
     def _newest_report(self) -> VerifyReport | None:
         # Job ids sort by time.

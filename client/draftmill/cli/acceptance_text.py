@@ -62,6 +62,17 @@ def _verdict(verdict: Verdict) -> str:
     return "passed" if verdict is Verdict.PASSED else "FAILED"
 
 
+def failed_gate_lines(found: AcceptanceSummary | None) -> list[str]:
+    """A warning to whoever takes a variant that failed a gate; nothing otherwise."""
+    if found is None or found.verdict is Verdict.PASSED:
+        return []
+    return [
+        f"WARNING: this variant FAILED the gate of job {found.job}",
+        *(f"         {plain(failure)}" for failure in found.failures),
+        f"         receipt {found.receipts[0]}",
+    ]
+
+
 def summary_lines(found: AcceptanceSummary, job: str) -> list[str]:
     """In a job's description."""
     whose = "" if found.job == job else f", measured by job {found.job}"

@@ -10,6 +10,7 @@ import typer
 
 from draftmill._download import Progress
 from draftmill.cli import text
+from draftmill.cli.acceptance_text import failed_gate_lines
 from draftmill.cli.exits import ExitCode
 from draftmill.cli.options import JobId, Json
 from draftmill.cli.output import Output, plain, size
@@ -45,6 +46,7 @@ def download(
         "variant": done.artifacts.variant,
         "files": list(files),
         "received_bytes": done.received_bytes,
+        "acceptance": done.artifacts.acceptance,
     }
     output.result(
         document,
@@ -52,6 +54,8 @@ def download(
         f"variant {done.artifacts.variant}",
         f"in {done.folder}",
     )
+    for line in failed_gate_lines(done.artifacts.acceptance):
+        output.note(line)
 
 
 @contextmanager

@@ -67,6 +67,10 @@ def submit(
     prompt_limit: PromptLimit = None,
     max_tokens: MaxTokens = None,
     recipe: Recipe = None,
+    accept_failed_gate: Annotated[
+        bool,
+        typer.Option("--accept-failed-gate", help="Take the variant even if it failed the gate of an earlier job."),
+    ] = False,
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="The same key again gives the same job, not another.")
     ] = None,
@@ -111,6 +115,7 @@ def submit(
             deadline,
             benchmark,
             recipe,
+            accept_failed_gate,
         )
     )
     for note in mistaken(source, target):

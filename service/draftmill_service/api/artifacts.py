@@ -18,7 +18,9 @@ from draftmill_service.api.problems import documented
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["artifacts"])
 
 _NONE_YET = documented("invalid-request", "not-found", "expired", "not-ready")
-_NO_VARIANT = documented("invalid-request", "not-found", "expired", "not-ready", "verify-failed")
+_NO_VARIANT = documented("invalid-request", "not-found", "expired", "not-ready", "verify-failed", "gate-failed")
+GATE = "Draftmill-Gate"
+"""Header of every file: `passed` or `failed` by the newest benchmark of the variant, `none` without one."""
 
 
 @router.get("/plan", operation_id="job_plan", summary="Every tensor's fate", response_model=Plan, responses=_NONE_YET)
@@ -54,7 +56,7 @@ async def acceptance(job_id: JobId, by: Reader) -> Response:
 @router.get(
     "/artifacts",
     operation_id="job_artifacts",
-    summary="The sealed variant's files with their SHA-256",
+    summary="The sealed variant's files with their SHA-256, and the newest verdict of a gate",
     response_model=Artifacts,
     responses=_NO_VARIANT,
 )
@@ -71,23 +73,38 @@ _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "bi
     "/artifacts/{path:path}",
     operation_id="job_artifact",
     summary="One file of the sealed variant",
-    description="Takes `Range` and `If-Range`; the ETag is the file's SHA-256.",
+    description=(
+        "Takes `Range` and `If-Range`; the ETag is the file's SHA-256. `Draftmill-Gate` is the newest verdict of a gate on"
+        " the variant: `passed`, `failed` or `none`."
+    ),
     response_class=FileResponse,
     responses={
         200: {"description": "The file.", "content": _FILE},
         206: {"description": "The range.", "content": _FILE},
-        **documented("invalid-request", "not-found", "expired", "not-ready", "verify-failed", "range-not-satisfiable"),
+        **documented(
+            "invalid-request",
+            "not-found",
+            "expired",
+            "not-ready",
+            "verify-failed",
+            "gate-failed",
+            "range-not-satisfiable",
+        ),
     },
 )
 async def artifact(job_id: JobId, path: Annotated[str, Path(max_length=4096)], by: Reader) -> Response:
     job = await by.cases.get(job_id)
-    found, listed = await run_in_threadpool(by.store.artifact, job, path)
+    found, listed, acceptance = await run_in_threadpool(by.store.artifact, job, path)
     return Artifact(
         found,
         filename=found.name,
         media_type="application/octet-stream",
-        # Sealed files never change.
-        headers={"ETag": f'"{listed.sha256}"', "Cache-Control": "private, max-age=31536000, immutable"},
+        headers={
+            "ETag": f'"{listed.sha256}"',
+            # Sealed files never change.
+            "Cache-Control": "private, max-age=31536000, immutable",
+            GATE: "none" if acceptance is None else acceptance.verdict,
+        },
     )
 
 

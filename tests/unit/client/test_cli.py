@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from draftmill import Client, Format, JobState
+from draftmill.benchmarks import Verdict
 from draftmill.cli.exits import HELP, ExitCode
 from draftmill.cli.main import run
+from draftmill.jobs import AcceptanceSummary
 from draftmill.problems import URN
+from tests.fixtures import verdicts
 from tests.redis_server import free_port
 from tests.unit.client.conftest import KEY, make_job
 from tests.unit.client.scripted import Scripted, document, job_answer, problem
@@ -180,6 +183,26 @@ def test_download_says_what_came_and_where(
     assert tree(Path(shown["folder"])) == FILES
     assert run(["download", JOB.id, "-o", str(tmp_path / "out")]) == ExitCode.OK
     assert "4 files" in capsys.readouterr().out
+
+
+def test_download_warns_of_a_variant_that_failed_a_gate(
+    server: Scripted, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store = Store()
+    found = AcceptanceSummary.of("j0", verdicts.acceptance(Verdict.FAILED))
+    store.manifest = store.manifest.model_copy(update={"acceptance": found})
+    server.script = store
+    assert run(["download", JOB.id, "-o", str(tmp_path / "out"), "--json"]) == ExitCode.OK
+    said = capsys.readouterr()
+    assert json.loads(said.out)["acceptance"]["verdict"] == "failed"
+    assert "FAILED the gate of job j0" in said.err
+    assert verdicts.FAILURE in said.err
+
+
+def test_submit_may_take_a_variant_that_failed_a_gate(server: Scripted) -> None:
+    server.script = [document(JOB.model_dump(mode="json"))]
+    assert run(["submit", "a/b", "-f", "fp8", "--accept-failed-gate"]) == ExitCode.OK
+    assert json.loads(server.seen[-1].body)["accept_failed_gate"] is True
 
 
 def test_a_refused_preflight_is_one_document_and_exit_code_3(

@@ -7,7 +7,7 @@ from typing import Any
 
 from draftmill.archive.layout import RECEIPTS
 from draftmill.benchmarks import Acceptance, Benchmark, Verdict
-from draftmill.jobs import ResolvedSpec, Summary
+from draftmill.jobs import AcceptanceSummary, ResolvedSpec, Summary
 from draftmill.plans import Plan
 from draftmill.problems import Offender, ProblemError
 from draftmill.reports import Manifest
@@ -19,7 +19,7 @@ from draftmill_worker.bench.run import Question, bench, profile
 from draftmill_worker.bench.subject import Directory, Subject
 from draftmill_worker.receipts.archive import ArchiveWriter
 from draftmill_worker.settings import WorkerSettings
-from draftmill_worker.variants import VariantStore, summarize_acceptance
+from draftmill_worker.variants import VariantStore
 
 
 def _directory(pulled: dict[str, Any]) -> Directory:
@@ -78,7 +78,7 @@ def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
     store.write_acceptance(request.job, acceptance, profile(acceptance))
     before = planned["summary"] or request.previous[Stage.SEAL]["summary"]
     summary = Summary.model_validate(before).model_copy(
-        update={"acceptance": summarize_acceptance(request.job, acceptance)}
+        update={"acceptance": AcceptanceSummary.of(request.job, acceptance)}
     )
     value = {"summary": summary.model_dump(mode="json")}
     gate = acceptance.gate

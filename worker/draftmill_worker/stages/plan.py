@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from draftmill.jobs import PathSource, ResolvedSource, ResolvedSpec
+from draftmill.benchmarks import Verdict
+from draftmill.jobs import AcceptanceSummary, PathSource, ResolvedSource, ResolvedSpec
 from draftmill.plans import Plan
+from draftmill.problems import Offender, Problem, ProblemError
 from draftmill.states import Stage
 from draftmill_worker import stage
 from draftmill_worker.checkpoint.checkpoint import open_checkpoint
@@ -31,13 +33,28 @@ def _resolve(request: stage.StageRequest, plan: Plan) -> ResolvedSpec:
     )
 
 
+def _withheld(request: stage.StageRequest, newest: AcceptanceSummary | None) -> Problem | None:
+    """Why the variant is not for this job: it failed a gate, and nothing newer says otherwise."""
+    spec = request.spec
+    if spec.benchmark is not None or spec.accept_failed_gate or newest is None or newest.verdict is Verdict.PASSED:
+        return None
+    offenders = [Offender(where=f"gate of job {newest.job}", message=failure) for failure in newest.failures]
+    offenders += [Offender(where="receipt", message=boot) for boot in newest.receipts]
+    detail = (
+        f"this variant failed the gate of job {newest.job}; a newer benchmark that passes clears it, and"
+        " accept_failed_gate takes it as it is"
+    )
+    return ProblemError("gate-failed", detail, offenders).problem
+
+
 def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
     checkpoint = open_checkpoint(Path(request.previous[Stage.PULL]["folder"]))
     plan = make_plan(checkpoint, detect(checkpoint), request.spec.format, request.spec.quantize)
     for warning in plan.warnings:
         report.log("warning", warning)
     resolved = _resolve(request, plan)
-    summary = VariantStore(request.data_dir, resolved.variant).find()
+    store = VariantStore(request.data_dir, resolved.variant)
+    summary, withheld = store.find(), _withheld(request, store.newest_acceptance())
     if summary is not None:
         report.log("info", f"variant {resolved.variant} was sealed before")
     return {
@@ -45,6 +62,7 @@ def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
         "resolved_spec": resolved.model_dump(mode="json"),
         "cached": summary is not None,
         "summary": None if summary is None else summary.model_dump(mode="json"),
+        "withheld": None if withheld is None else withheld.model_dump(mode="json"),
     }
 
 
