@@ -63,7 +63,7 @@ Launched = Ran[EngineResult]
 
 def launch(boot: Boot, environment: dict[str, str], home: Path, deadline: float, progress: Progress) -> Launched:
     """Run the engine process of an opened boot to its end: see `run`."""
-    return run(boot, environment, home, deadline, progress, MODULE, EngineResult)
+    return run(boot, environment, home, deadline, progress, module=MODULE, answer=EngineResult)
 
 
 def run(
@@ -72,6 +72,7 @@ def run(
     home: Path,
     deadline: float,
     progress: Progress,
+    *,
     module: str,
     answer: type[A],
 ) -> Ran[A]:
