@@ -62,7 +62,7 @@ def up(
                 environ=os.environ,
             )
             output.note(f"starting in {folder}")
-            embedded.run(plan, output.note, lambda redis: _announce(output, plan, redis))
+            embedded.run(plan, output.note, lambda redis, dashboard: _announce(output, plan, redis, dashboard))
             output.note("stopped")
     except (UpError, OSError) as error:
         output.error(error if isinstance(error, UpError) else UpError(str(error)))
@@ -88,9 +88,10 @@ def _roots(folders: list[Path]) -> list[Path]:
     return roots
 
 
-def _announce(output: Output, plan: "embedded.Plan", redis: str) -> None:
+def _announce(output: Output, plan: "embedded.Plan", redis: str, dashboard: str) -> None:
     document = {
         "url": plan.url,
+        "dashboard": dashboard,
         "data_dir": str(plan.data_dir),
         "logs": str(plan.logs),
         "redis": redis,
@@ -98,6 +99,8 @@ def _announce(output: Output, plan: "embedded.Plan", redis: str) -> None:
         "pid": os.getpid(),
     }
     lines = [
+        f"open     {dashboard}",
+        "         (the dashboard; the link signs one browser in, once, within an hour)",
         f"API      {plan.url}",
         f"OpenAPI  {plan.url}/openapi.json",
         f"Redis    {redis}",

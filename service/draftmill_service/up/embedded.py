@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from draftmill_service.up import embedded_redis, state
 from draftmill_service.up.child import Child, Command
 from draftmill_service.up.errors import UpError
 from draftmill_service.up.supervisor import Say, Supervisor
+from draftmill_service.web.tickets import SIGN_IN, Tickets
 
 # The Hub's token is for the worker's pull stage; a client's key is for nobody's child.
 _HUB_SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -56,8 +57,10 @@ class Plan:
         }
 
 
-def run(plan: Plan, say: Say, ready: Say) -> None:
-    """Runs until SIGINT or SIGTERM. `ready` gets the embedded Redis' description once everything answers.
+def run(plan: Plan, say: Say, ready: Callable[[str, str], None]) -> None:
+    """Runs until SIGINT or SIGTERM.
+
+    `ready` gets the embedded Redis' description and a link that signs one browser in, once everything answers.
 
     Raises SettingsError or UpError before anything was started when the environment is wrong.
     """
@@ -77,7 +80,7 @@ def run(plan: Plan, say: Say, ready: Say) -> None:
             if not supervisor.wait_for("the API", lambda: _is_ready(http, plan.url), api, _START_SECONDS):
                 return
         state.write_state(plan.data_dir, plan.url, key, os.getpid())
-        ready(described)
+        ready(described, plan.url + SIGN_IN + Tickets(plan.data_dir).issue(state.key_id(key)))
         supervisor.run()
         say("stopping; a running job is handed back and goes on at the next start (once more to stop at once)")
     state.write_state(plan.data_dir, plan.url, key, None)

@@ -48,6 +48,11 @@ def own_key(data_dir: Path, keys_file: Path) -> str:
     return keyring.create(KEY_NAME, set(Scope))[1]
 
 
+def key_id(token: str) -> str:
+    """Id of a token's key, which the token names: `dm_<id>_<secret>`."""
+    return token.split("_")[1]
+
+
 def write_state(data_dir: Path, url: str, api_key: str, pid: int | None) -> None:
     """Replaces the state file (mode 0600) whole. `pid` None says that the service is stopped."""
     state = Embedded(url=url, api_key=api_key, pid=pid, started_at=datetime.now(UTC))

@@ -109,7 +109,8 @@ async def files(request: Request, job_id: JobId, by: Viewing) -> Response:
 @router.get("/files/{path:path}")
 async def file(job_id: JobId, path: Annotated[str, Path(max_length=4096)], by: Viewing) -> Response:
     job = await by.site.cases.get(job_id)
-    return download(*await run_in_threadpool(by.site.store.artifact, job, path))
+    found, listed, _ = await run_in_threadpool(by.site.store.artifact, job, path)
+    return download(found, listed)
 
 
 @router.post("/cancel")

@@ -36,7 +36,7 @@ TEXTS = (
     "max_tokens",
     "max_al_drop",
 )
-BOXES = ("lm_head",)
+BOXES = ("lm_head", "accept_failed_gate")
 DEFAULTS = {
     "revision": "main",
     "format": "fp8",
@@ -135,6 +135,7 @@ def _document(form: Form) -> dict[str, Any]:
         },
         "labels": _labels(form.lines("labels")),
         "deadline": datetime.fromisoformat(deadline).replace(tzinfo=UTC) if deadline else None,
+        "accept_failed_gate": form.checked("accept_failed_gate"),
         "benchmark": _benchmark(form) if form.text("target") else None,
     }
 
@@ -184,6 +185,8 @@ def _values(spec: JobSpec) -> dict[str, str]:
     }
     if spec.quantize.lm_head:
         values["lm_head"] = "1"
+    if spec.accept_failed_gate:
+        values["accept_failed_gate"] = "1"
     if spec.benchmark is not None:
         benchmark = document["benchmark"]
         values |= {

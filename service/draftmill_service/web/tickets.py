@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 TICKET_SECONDS = 3600
+SIGN_IN = "/ui/sign-in?ticket="
+"""Path that takes a ticket."""
 
 
 class Tickets:
