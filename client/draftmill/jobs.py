@@ -73,8 +73,8 @@ class JobSpec(Model):
     benchmark: Benchmark | None = None
     """Measure the variant in an engine, beside the drafter it was made from."""
     accept_failed_gate: bool = False
-    """Also answer with a variant that failed the gate of its newest benchmark; the verdict stays on the job. A benchmark
-    of the job's own is judged by its own gate, whatever is said here."""
+    """Also answer with a variant that failed the gate of its newest benchmark; the verdict stays on the job. A
+    benchmark of the job's own is judged by its own gate, whatever is said here."""
     publish: Annotated[None, _not_yet("publish")] = None
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
     deadline: Instant | None = None
@@ -197,6 +197,8 @@ class Job(Model):
     """True when the variant was sealed before and answered from the store."""
     summary: Summary | None = None
     attempts: tuple[Attempt, ...] = ()
+    batch: str | None = None
+    """The batch whose item it is."""
     created_at: Instant | None = None
     """When it was submitted; None from a service that does not tell."""
     timestamps: dict[JobState, Instant]
@@ -216,5 +218,3 @@ class Job(Model):
 class JobPage(Model):
     items: tuple[Job, ...]
     next_cursor: str | None = None
-    batch: str | None = None
-    """The batch whose item it is."""
