@@ -103,7 +103,7 @@ class VariantStore:
         return summarize(plan, report).model_copy(update={"acceptance": self.newest_acceptance()})
 
     def newest_acceptance(self) -> AcceptanceSummary | None:
-        """What the newest benchmark found, also of bytes that are not in the store now: they would come out the same."""
+        """What the newest benchmark found, also of bytes that are not in the store now: anew they would be the same."""
         path = max(self.evidence.glob("*/acceptance.json"), key=lambda path: path.parent.name, default=None)
         if path is None:
             return None

@@ -74,8 +74,8 @@ _FILE = {"application/octet-stream": {"schema": {"type": "string", "format": "bi
     operation_id="job_artifact",
     summary="One file of the sealed variant",
     description=(
-        "Takes `Range` and `If-Range`; the ETag is the file's SHA-256. `Draftmill-Gate` is the newest verdict of a gate on"
-        " the variant: `passed`, `failed` or `none`."
+        "Takes `Range` and `If-Range`; the ETag is the file's SHA-256. `Draftmill-Gate` is the newest verdict of a gate"
+        " on the variant: `passed`, `failed` or `none`."
     ),
     response_class=FileResponse,
     responses={
