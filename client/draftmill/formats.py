@@ -14,6 +14,7 @@ class Format(StrEnum):
     FP8_PC_PT = "fp8_pc_pt"
     NVFP4 = "nvfp4"
     W4A16_NVFP4 = "w4a16_nvfp4"
+    MXFP8 = "mxfp8"
 
 
 class Scale(Model):
@@ -110,6 +111,19 @@ FORMATS: dict[Format, FormatSpec] = {
             quant_algo="W4A16_NVFP4",
             native_capability=75,
             good_for="memory-bound drafting at small batch on any GPU with a weight-only kernel",
+        ),
+        FormatSpec(
+            name=Format.MXFP8,
+            bits=8,
+            group=32,
+            in_multiple=32,
+            weight_dtype="F8_E4M3",
+            scales=(Scale(suffix="weight_scale", dtype="U8", shape="[out, in/32]", per="block"),),
+            activation="dynamic",
+            quant_method="modelopt_mxfp8",
+            quant_algo="MXFP8",
+            native_capability=100,
+            good_for="Blackwell's eight-bit tensor cores, with weights and activations that vary within a row",
         ),
     )
 }

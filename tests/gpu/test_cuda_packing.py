@@ -12,7 +12,7 @@ from draftmill_worker.quantize.kernels import row_ops
 from draftmill_worker.quantize.stream import quantize
 from tests.fixtures.large import dspark_shaped
 from tests.unit.quantize.checkpoints import plan_for
-from tests.unit.quantize.weights import CAST, packed, same_bytes, weights
+from tests.unit.quantize.weights import CAST, packed, same_bytes, unit, weights
 
 pytestmark = pytest.mark.gpu
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 @given(data=st.data())
 @settings(deadline=None, max_examples=100)
 def test_any_weight(format: Format, cast: str, data: st.DataObject) -> None:
-    weight = data.draw(weights(CAST[cast]))
+    weight = data.draw(weights(CAST[cast], unit(format)))
     ours = packed(weight, format, cast, row_ops("cpu"))
     on_device = packed(weight, format, cast, row_ops("cuda"))
     assert all(same_bytes(ours[name], on_device[name]) for name in ours)

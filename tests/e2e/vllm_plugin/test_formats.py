@@ -17,6 +17,7 @@ LEAST = {"draft_model": 2.0, "eagle3": 2.0, "dflash": 1.5, "dspark": 2.0}
 KERNELS = {
     Format.NVFP4: {"EmulationNvFp4LinearKernel"},
     Format.W4A16_NVFP4: {"W4A16NvFp4EmulationKernel"},
+    Format.MXFP8: {"EmulationMxfp8LinearKernel"},
 }
 
 

@@ -36,21 +36,27 @@ def test_one_algorithm_and_no_layer_map(plan: Plan) -> None:
 
 
 # ModelOpt's own conversion has no group for fp8_pc_pt.
-@pytest.mark.parametrize("format", [Format.FP8, Format.NVFP4, Format.W4A16_NVFP4])
+@pytest.mark.parametrize("format", [Format.FP8, Format.NVFP4, Format.W4A16_NVFP4, Format.MXFP8])
 def test_groups_are_modelopts(tmp_path: Path, format: Format) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ModelOpt warns of a newer transformers, which this part does not touch
-        from modelopt.torch.export.convert_hf_config import convert_hf_quant_config_format
+        from modelopt.torch.export.convert_hf_config import _quant_algo_to_group_config, convert_hf_quant_config_format
 
     checkpoint, drafter = eagle3().open(tmp_path)
     plan = make_plan(checkpoint, drafter, format, QuantizeOptions())
     theirs: dict[str, Any] = convert_hf_quant_config_format(hf_quant_config(plan))
+    if format is Format.MXFP8:
+        # It writes groups of this algorithm for mixed checkpoints only.
+        group = _quant_algo_to_group_config("MXFP8", 32) | {"targets": ["Linear"]}
+        theirs["config_groups"] = {"group_0": group}
     assert quantization_config(plan)["config_groups"] == theirs["config_groups"]
 
 
 def test_c31_activation_precision_is_stated(plan: Plan) -> None:
     group = quantization_config(plan)["config_groups"]["group_0"]
     expected = {"static": {"dynamic": False}, "dynamic": {"dynamic": True, "strategy": "token"}, "none": None}
+    if plan.format is Format.MXFP8:
+        expected["dynamic"] = {"dynamic": False, "group_size": 32}
     stated = group.get("input_activations")
     wanted = expected[FORMATS[plan.format].activation]
     assert stated is None if wanted is None else stated | wanted == stated

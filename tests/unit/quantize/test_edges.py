@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from draftmill.formats import Format
+from draftmill.formats import FORMATS, Format
 from draftmill_worker.quantize.dequantize import dequantize
 from draftmill_worker.quantize.formats import scheme_for
 from draftmill_worker.quantize.kernels import Rows, row_ops
@@ -25,6 +25,19 @@ def test_an_all_zero_weight_has_no_nvfp4_scale(format: Format) -> None:
     assert scheme.scalars(row_ops("cpu").amax(_rows(weight)), TINY["BF16"])["weight_scale_2"] == 0
 
 
+def test_an_all_zero_weight_is_stored_in_mxfp8() -> None:
+    """The smallest scale, 2^-127, and codes 0, as ModelOpt does; so is every block that is all zero."""
+    weight = torch.zeros(3, 64, dtype=torch.bfloat16)
+    weight[1, 40] = 1.0
+    [theirs] = modelopt_tensors([weight], Format.MXFP8, fuse=False)
+    for device in ("cpu", "torch"):
+        ours = packed(weight, Format.MXFP8, "BF16", row_ops(device))
+        assert all(same_bytes(ours[name], theirs[name]) for name in theirs)
+        assert ours["weight_scale"].tolist() == [[0, 0], [0, 119], [0, 0]]
+        assert dequantize(Format.MXFP8, ours)[0].eq(0).all()
+        assert scheme_for(Format.MXFP8).pack(row_ops(device), _rows(weight), {}).zeros == 5
+
+
 @pytest.mark.parametrize("format", FP8)
 def test_an_all_zero_weight_is_stored_in_fp8(format: Format) -> None:
     """Scale 1 and codes 0, as ModelOpt does."""
@@ -41,21 +54,28 @@ def test_an_all_zero_weight_is_stored_in_fp8(format: Format) -> None:
 def test_what_is_not_finite_is_seen(format: Format, value: float) -> None:
     weight = torch.ones(4, 32, dtype=torch.bfloat16)
     weight[2, 5] = value
-    with pytest.raises(AssertionError, match=r"nan|inf"):
-        modelopt_tensors([weight], format, fuse=False)
+    if format is Format.MXFP8:
+        # ModelOpt does not look: it stores a scale that the value did not make, or one for Inf.
+        [theirs] = modelopt_tensors([weight], format, fuse=False)
+        assert theirs["weight_scale"][2, 0] == (0 if value != value else 254)
+    else:
+        with pytest.raises(AssertionError, match=r"nan|inf"):
+            modelopt_tensors([weight], format, fuse=False)
     for device in ("cpu", "torch"):
         ops = row_ops(device)
         assert not bool(torch.tensor(float(ops.amax(_rows(weight)))).isfinite())
-        if format is Format.FP8_PC_PT:
+        if not scheme_for(format).whole_tensor_amax:
             packed_rows = scheme_for(format).pack(ops, _rows(weight), {})
             assert not packed_rows.finite
             assert not packed_rows.arrays
 
 
-@pytest.mark.parametrize("format", NVFP4)
-@pytest.mark.parametrize("columns", [8, 24, 17])
-def test_columns_that_16_does_not_divide_are_refused(format: Format, columns: int) -> None:
-    assert "16 does not divide" in str(scheme_for(format).refusal((4, columns)))
+@pytest.mark.parametrize(
+    ("format", "columns"),
+    [*((format, n) for format in NVFP4 for n in (8, 24, 17)), *((Format.MXFP8, n) for n in (16, 48))],
+)
+def test_columns_that_do_not_divide_are_refused(format: Format, columns: int) -> None:
+    assert f"{FORMATS[format].in_multiple} does not divide" in str(scheme_for(format).refusal((4, columns)))
     with pytest.raises((AssertionError, RuntimeError)):
         modelopt_tensors([torch.ones(4, columns, dtype=torch.bfloat16)], format, fuse=False)
 

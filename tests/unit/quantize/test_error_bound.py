@@ -9,8 +9,10 @@ from draftmill.formats import Format
 from draftmill_worker.quantize.dequantize import dequantize
 from draftmill_worker.quantize.formats import scheme_for
 from tests.unit.quantize.modelopt_reference import modelopt_tensors
-from tests.unit.quantize.weights import weights
+from tests.unit.quantize.weights import unit, weights
 
+# E4M3 rounds what lies above this up to 2^128, which fp32 does not hold.
+LARGEST = 3.2e38
 relaxed = settings(deadline=None, max_examples=25)
 NVFP4 = (Format.NVFP4, Format.W4A16_NVFP4)
 
@@ -19,7 +21,8 @@ NVFP4 = (Format.NVFP4, Format.W4A16_NVFP4)
 @given(data=st.data())
 @relaxed
 def test_modelopts_own_output_keeps_it(format: Format, data: st.DataObject) -> None:
-    drawn = data.draw(st.lists(weights(torch.bfloat16), min_size=3, max_size=6))
+    several = data.draw(st.lists(weights(torch.bfloat16, unit(format)), min_size=3, max_size=6))
+    drawn = [weight.clamp(-LARGEST, LARGEST) for weight in several]
     for weight, stored in zip(drawn, modelopt_tensors(drawn, format, fuse=False), strict=True):
         if stored.get("weight_scale_2", torch.tensor(1.0)) > 0:
             error = (dequantize(format, stored) - weight.float()).abs()
@@ -30,7 +33,9 @@ def test_modelopts_own_output_keeps_it(format: Format, data: st.DataObject) -> N
 @given(data=st.data())
 @relaxed
 def test_modelopts_fused_output_keeps_it(format: Format, data: st.DataObject) -> None:
-    drawn = [weight[:, :16] for weight in data.draw(st.lists(weights(torch.bfloat16), min_size=2, max_size=3))]
+    columns = unit(format)
+    several = data.draw(st.lists(weights(torch.bfloat16, columns), min_size=2, max_size=3))
+    drawn = [weight[:, :columns].clamp(-LARGEST, LARGEST) for weight in several]
     amax = max(float(weight.float().abs().max()) for weight in drawn)
     for weight, stored in zip(drawn, modelopt_tensors(drawn, format, fuse=True), strict=True):
         if stored.get("weight_scale_2", torch.tensor(1.0)) > 0:
@@ -44,11 +49,12 @@ def bell(rows: int = 16, columns: int = 64) -> torch.Tensor:
 
 @pytest.mark.parametrize("format", Format)
 def test_a_wrong_scale_breaks_it(format: Format) -> None:
-    """The bound comes from the source, so that a scale 1.2 times too large cannot widen it."""
+    """The bound comes from the source, so that a scale 1.2 times too large cannot widen it; E8M0 has 2 times."""
     weight = bell()
     [stored] = modelopt_tensors([weight], format, fuse=False)
     name = "weight_scale_2" if format in NVFP4 else "weight_scale"
-    wrong = dict(stored) | {name: stored[name] * 1.2}
+    larger = stored[name] + 1 if format is Format.MXFP8 else stored[name] * 1.2
+    wrong = dict(stored) | {name: larger}
     assert ((dequantize(format, wrong) - weight.float()).abs() > scheme_for(format).error_bound(weight.float())).any()
 
 
@@ -84,3 +90,16 @@ def test_dequantization_agrees_with_modelopts() -> None:
         torch.float32, scale=stored["weight_scale"], double_scale=stored["weight_scale_2"], block_sizes={-1: 16}
     )
     assert torch.equal(dequantize(Format.NVFP4, stored), theirs)
+
+
+def test_e8m0_dequantization_agrees_with_modelopts() -> None:
+    from modelopt.torch.quantization.qtensor import MXFP8QTensor
+
+    weight = bell()
+    [stored] = modelopt_tensors([weight], Format.MXFP8, fuse=False)
+    tensor = MXFP8QTensor(weight.shape, torch.float32, stored["weight"])
+    theirs = tensor.dequantize(torch.float32, scale=stored["weight_scale"])
+    assert torch.equal(dequantize(Format.MXFP8, stored), theirs)
+    assert (
+        dequantize(Format.MXFP8, stored | {"weight_scale": torch.full_like(stored["weight_scale"], 255)}).isnan().all()
+    )

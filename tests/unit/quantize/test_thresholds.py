@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from draftmill_worker.quantize.kernels.thresholds import e2m1_steps
+from draftmill_worker.quantize.kernels.thresholds import e2m1_steps, e8m0_thresholds
 
 BOUNDS = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
 
@@ -43,3 +43,19 @@ def test_float32_magnitudes_around_every_step(scale_2: float) -> None:
         codes, signs = divided(magnitudes, float(scale))
         assert np.array_equal((near[:, None] >= steps[code, 1:]).sum(axis=1), codes.numpy()), code
         assert np.array_equal(near >= steps[code, 0], signs.numpy()), code
+
+
+def test_e8m0_codes_around_every_power_of_two() -> None:
+    """ModelOpt's own function, whose float32 logarithm rounds down just above a power of two."""
+    from modelopt.torch.quantization.qtensor import MXFP8QTensor
+
+    powers = np.arange(255, dtype=np.int64)[:, None] << 23
+    near = np.concatenate([powers + np.arange(-40, 41), (1 << 22) + np.arange(-40, 41)[None]]).clip(0, 0x7F7FFFFF)
+    near = np.unique(near)
+    quotients = torch.from_numpy(near.astype(np.int32).view(np.float32))
+    # Its argument is the block's amax, from which 448 is divided out again: powers of two stay exact.
+    exponents = MXFP8QTensor._compute_e8m0_exponent(quotients * 448.0)
+    there_and_back = (quotients * 448.0) / 448.0 == quotients
+    ours = (near >> 23) + (near >= e8m0_thresholds()[near >> 23])
+    assert there_and_back.float().mean() > 0.5
+    assert np.array_equal(ours[there_and_back], (exponents + 127).numpy()[there_and_back].astype(np.int64))

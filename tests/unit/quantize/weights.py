@@ -5,13 +5,16 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from draftmill.formats import Format
+from draftmill.formats import FORMATS, Format
 from draftmill_worker.quantize.formats import scheme_for
 from draftmill_worker.quantize.kernels import RowOps, Rows
 from draftmill_worker.quantize.kernels.rows import TINY
 
 CAST = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 STORED = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
+
+MANY = 400
+"""Elements beyond which hypothesis draws a seed instead of each one."""
 
 
 def as_rows(weight: torch.Tensor, cast: str) -> Rows:
@@ -49,27 +52,36 @@ def same_bytes(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
     return torch.equal(ours.view(torch.uint8), theirs.view(torch.uint8))
 
 
+def unit(format: Format) -> int:
+    """Columns that a weight of any shape has a multiple of."""
+    return max(16, FORMATS[format].in_multiple)
+
+
 @st.composite
-def weights(draw: st.DrawFn, dtype: torch.dtype) -> torch.Tensor:
-    """A finite, not all-zero weight of `dtype`: any bits at all, bells with outliers, or values that tie when rounded;
-    some with zero rows, zero blocks, or as a transposed view."""
+def weights(draw: st.DrawFn, dtype: torch.dtype, columns: int = 16) -> torch.Tensor:
+    """A finite, not all-zero weight of `dtype`, in blocks of `columns`: any bits at all, bells with outliers, or values
+    that tie when rounded; some with zero rows, zero blocks, or as a transposed view."""
     rows, blocks = draw(st.integers(2, 5)), draw(st.integers(1, 4))
-    shape = (rows, 16 * blocks)
+    shape = (rows, columns * blocks)
     values = draw(st.sampled_from((_any_bits, _bell, _ties)))(draw, shape, dtype)
     if draw(st.booleans()):
         values[draw(st.integers(0, rows - 1))] = 0
     if draw(st.booleans()):
-        block = 16 * draw(st.integers(0, blocks - 1))
-        values[draw(st.integers(0, rows - 1)), block : block + 16] = draw(st.sampled_from((0.0, -0.0)))
+        block = columns * draw(st.integers(0, blocks - 1))
+        values[draw(st.integers(0, rows - 1)), block : block + columns] = draw(st.sampled_from((0.0, -0.0)))
     if not values.any():
         values[-1, -1] = 1.0
     return values.t().contiguous().t() if draw(st.booleans()) else values
 
 
 def _any_bits(draw: st.DrawFn, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-    """Uniform bit patterns: mostly far from each other, many subnormal."""
+    """Uniform bit patterns: mostly far from each other, many subnormal. Large ones are drawn by their seed."""
     bits = np.uint32 if dtype is torch.float32 else np.uint16
-    array = draw(hnp.arrays(bits, shape))
+    if shape[0] * shape[1] > MANY:
+        generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+        array = generator.integers(0, np.iinfo(bits).max, shape, bits, endpoint=True)
+    else:
+        array = draw(hnp.arrays(bits, shape))
     values = torch.from_numpy(array.view(np.int32 if bits is np.uint32 else np.int16)).view(dtype).clone()
     return torch.where(values.isfinite(), values, torch.tensor(1.5, dtype=dtype))
 
@@ -86,7 +98,10 @@ def _bell(draw: st.DrawFn, shape: tuple[int, int], dtype: torch.dtype) -> torch.
 
 def _ties(draw: st.DrawFn, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
     """Quarters up to 24 at a power of two: with a power-of-two scale, halfway between codes."""
-    quarters = draw(hnp.arrays(np.int8, shape, elements=st.integers(-96, 96)))
+    if shape[0] * shape[1] > MANY:
+        quarters = np.random.default_rng(draw(st.integers(0, 2**32 - 1))).integers(-96, 97, shape, np.int8)
+    else:
+        quarters = draw(hnp.arrays(np.int8, shape, elements=st.integers(-96, 96)))
     quarters[0, 0] = draw(st.sampled_from((96, 84, -96)))
     exponent = draw(st.integers(-8, 4) if dtype is torch.float16 else st.integers(-140, 90))
     return (torch.from_numpy(quarters).double() / 4 * 2.0**exponent).to(dtype)

@@ -55,6 +55,7 @@ KERNELS = {
     Format.FP8_PC_PT: "ChannelWiseTorchFP8ScaledMMLinearKernel",
     Format.NVFP4: "EmulationNvFp4LinearKernel",
     Format.W4A16_NVFP4: "W4A16NvFp4EmulationKernel",
+    Format.MXFP8: "EmulationMxfp8LinearKernel",
 }
 SCALE = {"dtype": "torch.float32", "shape": [1], "min": 0.01, "max": 0.02, "finite": True, "sentinel": False}
 HOST = Host.model_validate({"class": SHA, "cpu": "x86_64 Zen", "cpu_count": 2, "memory_bytes": 8 << 30, "kernel": "6"})
@@ -145,7 +146,7 @@ def _receipt(expected: Expected, format: Format | None) -> Receipt:
     drafter, files = expected.drafter, expected.drafter_files
     assert drafter is not None
     assert files is not None
-    plugins = ["emulation.nvfp4"] if format in (Format.NVFP4, Format.W4A16_NVFP4) else []
+    plugins = ["emulation.nvfp4"] if format is not None and "Emulation" in KERNELS[format] else []
     plugins += ["rmsnorm2d.rms_norm"] if drafter.family in (Family.DFLASH, Family.DSPARK) else []
     plugins += ["dspark.model_runner"] if drafter.family is Family.DSPARK else []
     return Receipt(

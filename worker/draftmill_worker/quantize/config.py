@@ -3,11 +3,18 @@
 from importlib.metadata import version
 from typing import Any
 
-from draftmill.formats import FORMATS, FormatSpec
+from draftmill.formats import FORMATS, Format, FormatSpec
 from draftmill.plans import Plan
 from draftmill_worker.quantize.ignore import ignore_list
 
 __all__ = ["hf_quant_config", "ignore_list", "quantization_config"]
+
+_DYNAMIC: dict[Format, dict[str, Any]] = {
+    Format.FP8_PC_PT: {"dynamic": True, "strategy": "token"},
+    # ModelOpt writes the same as for the weights. Engines go by the algorithm's name.
+    Format.MXFP8: {},
+}
+"""How a format says that activations are quantized at run time."""
 
 
 def quantization_config(plan: Plan) -> dict[str, Any]:
@@ -50,9 +57,9 @@ def _group(spec: FormatSpec) -> dict[str, Any]:
     if any(scale.per == "channel" for scale in spec.scales):
         group["weights"]["strategy"] = "channel"
     if spec.activation != "none":
-        group["input_activations"] = number | {"dynamic": spec.activation == "dynamic"}
+        group["input_activations"] = dict(number)
     if spec.activation == "dynamic":
-        group["input_activations"]["strategy"] = "token"
+        group["input_activations"] |= _DYNAMIC[spec.name]
     return group
 
 

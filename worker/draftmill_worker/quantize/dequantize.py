@@ -14,9 +14,12 @@ def dequantize(format: Format, tensors: Mapping[str, torch.Tensor]) -> torch.Ten
     """The weight [out, in] in fp32, from the stored tensors by suffix: `weight`, `weight_scale`, `weight_scale_2`.
 
     fp8: code * scale. fp8_pc_pt: code * scale of its row. nvfp4 kinds: code * (block scale * weight_scale_2), the
-    products in fp32 in that order.
+    products in fp32 in that order. mxfp8: code * 2^(scale - 127), NaN for scale 255.
     """
     weight, scale = tensors["weight"], tensors["weight_scale"].float()
+    if format is Format.MXFP8:
+        blocks = weight.float().reshape(*scale.shape, -1)
+        return (blocks * e8m0(tensors["weight_scale"]).unsqueeze(-1)).reshape(weight.shape)
     if format is Format.FP8:
         return weight.float() * scale.reshape(())
     if format is Format.FP8_PC_PT:
@@ -27,3 +30,8 @@ def dequantize(format: Format, tensors: Mapping[str, torch.Tensor]) -> torch.Ten
         rows = weight.shape[0]
         return (values.reshape(rows, scale.shape[1], -1) * per_block.unsqueeze(-1)).reshape(rows, -1)
     raise ValueError(f"no dequantization for {format}")
+
+
+def e8m0(codes: torch.Tensor) -> torch.Tensor:
+    """The powers of two, fp32, that E8M0 codes (uint8) stand for; 255 is NaN (OCP microscaling formats 1.0)."""
+    return torch.where(codes == 255, torch.nan, torch.exp2(codes.float() - 127))

@@ -15,6 +15,7 @@ from draftmill.reports import Manifest
 from draftmill_worker.checkpoint.checkpoint import Checkpoint
 from draftmill_worker.checkpoint.drafter import Drafter, Module
 from draftmill_worker.quantize.ignore import runtime_names
+from draftmill_worker.receipts.collect import EMULATION
 
 UNQUANTIZED = frozenset({None, "UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"})
 PLAIN_DTYPES = frozenset({"bfloat16", "float16", "float32"})
@@ -30,10 +31,18 @@ class Scheme:
     """The quantization keys, as vLLM writes them."""
     activation: str | None
     dtypes: frozenset[str]
-    """Of the stored weight. Marlin kernels pack anything into int32."""
+    """Of the stored weight."""
     scales: frozenset[str]
     """Parameters that the method leaves on the module."""
     methods: frozenset[str] = _MODELOPT
+    emulated_dtypes: frozenset[str] = frozenset()
+    """Of the stored weight under an emulating kernel that replaces it by its numbers when it is loaded."""
+
+    def holds(self, dtype: str | None, kernel: str | None) -> bool:
+        """Whether a weight of `dtype` under `kernel` is one of this scheme. Marlin kernels pack anything into int32."""
+        name = kernel or ""
+        packed = dtype == "int32" and name.startswith("Marlin")
+        return packed or dtype in self.dtypes or (EMULATION in name and dtype in self.emulated_dtypes)
 
 
 SCHEMES: Mapping[Format, Scheme] = MappingProxyType(
@@ -61,6 +70,13 @@ SCHEMES: Mapping[Format, Scheme] = MappingProxyType(
             activation=None,
             dtypes=frozenset({"uint8"}),
             scales=frozenset({"weight_scale", "weight_global_scale"}),
+        ),
+        Format.MXFP8: Scheme(
+            weight="QuantKey(f8e4m3fn,scale(u8,static,GroupShape(row=1, col=32)),symmetric)",
+            activation="QuantKey(f8e4m3fn,scale(u8,dynamic,GroupShape(row=1, col=32)),symmetric)",
+            dtypes=frozenset({"float8_e4m3fn"}),
+            scales=frozenset({"weight_scale"}),
+            emulated_dtypes=frozenset({"bfloat16"}),
         ),
     }
 )
@@ -100,6 +116,8 @@ class Expected:
     plan: Plan | None = None
     """Of the variant; None for a drafter that is not quantized."""
     num_speculative_tokens: int | None = None
+    embedded: bool = False
+    """Whether target and drafter are one directory, and the target in it must be as it was."""
     draft_map_sha256: str | None = None
     """`draft_map_sha256` of the drafter's checkpoint."""
 

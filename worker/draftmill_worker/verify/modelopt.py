@@ -33,6 +33,8 @@ def quantize_rows(
     part = weight[list(rows)].to(cast_dtype(weight, dtype))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns of rows that are all zero; those are part of what is compared
+        if format is Format.MXFP8:
+            return _mxfp8(part)
         return _nvfp4(format, part, top) if format in NVFP4_KINDS else _fp8(format, part, top)
 
 
@@ -64,6 +66,13 @@ def _nvfp4(format: Format, part: "torch.Tensor", top: "torch.Tensor") -> "dict[s
         activation = _quantizer(torch.tensor(E4M3_MAX), **_E2M1)
         stored["input_scale"] = NVFP4QTensor.get_activation_scaling_factor(activation)
     return stored
+
+
+def _mxfp8(part: "torch.Tensor") -> "dict[str, torch.Tensor]":
+    from modelopt.torch.quantization.qtensor import MXFP8QTensor
+
+    scale = MXFP8QTensor.get_weights_scaling_factor(part)
+    return {"weight": MXFP8QTensor.quantize_with_scale(part, scale), "weight_scale": scale}
 
 
 def _quantizer(amax: "torch.Tensor", **attributes: Any) -> Any:

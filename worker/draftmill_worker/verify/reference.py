@@ -1,6 +1,7 @@
 """The formats' arithmetic in plain torch, written from their definitions and not from the quantizer.
 
-E4M3: OCP 8-bit floating point 1.0. E2M1 with E4M3 block scales: OCP microscaling formats 1.0 and NVIDIA's NVFP4.
+E4M3: OCP 8-bit floating point 1.0. E2M1 with E4M3 block scales: OCP microscaling formats 1.0 and NVIDIA's NVFP4. E8M0
+scales: OCP microscaling formats 1.0.
 Weights are [rows, columns].
 """
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 E4M3_MAX = 448.0
 E2M1_MAX = 6.0
 BLOCK = 16
+MX_BLOCK = 32
 NVFP4_KINDS = frozenset({Format.NVFP4, Format.W4A16_NVFP4})
 
 
@@ -51,15 +53,34 @@ def _e4m3_scale(amax: "torch.Tensor") -> "torch.Tensor":
 
 
 def block_scales(format: Format, rows: "torch.Tensor", top: "torch.Tensor") -> "torch.Tensor":
-    """Per row fp32 for fp8_pc_pt; per 16 columns E4M3 for NVFP4, where `top` is the tensor's or its group's amax."""
+    """Per row fp32 for fp8_pc_pt; per 32 columns E8M0 codes for mxfp8; per 16 columns E4M3 for NVFP4, where `top` is
+    the tensor's or its group's amax."""
     import torch
 
+    if format is Format.MXFP8:
+        return _e8m0_codes(rows.reshape(rows.shape[0], -1, MX_BLOCK).abs().amax(dim=-1).float() / E4M3_MAX)
     if format in NVFP4_KINDS:
         blocks = rows.reshape(rows.shape[0], -1, BLOCK).abs().amax(dim=-1).float()
         scales = blocks / (E2M1_MAX * tensor_scale(format, top))
         scales = torch.where(scales == 0, 1.0, scales)
         return scales.clamp(2.0**-9, E4M3_MAX).to(torch.float8_e4m3fn)
     return _e4m3_scale(rows.abs().amax(dim=1))
+
+
+def _e8m0_codes(scale: "torch.Tensor") -> "torch.Tensor":
+    """uint8 codes of the power of two at or above each scale; 0, which is 2^-127, for what is smaller than that."""
+    import torch
+
+    return (torch.log2(scale).ceil().clamp(-127, 127) + 127).to(torch.uint8)
+
+
+def numbers(format: Format, scale: "torch.Tensor") -> "torch.Tensor":
+    """What stored block, row or tensor scales stand for, fp32. An E8M0 code of 255 is NaN."""
+    import torch
+
+    if format is Format.MXFP8:
+        return torch.where(scale == 255, torch.nan, torch.ldexp(torch.tensor(1.0), scale.int() - 127))
+    return scale.float()
 
 
 def input_scale(format: Format) -> float:

@@ -4,6 +4,7 @@ from draftmill.formats import Format
 from draftmill_worker.quantize.formats.base import Packed, Scheme
 from draftmill_worker.quantize.formats.fp8 import Fp8
 from draftmill_worker.quantize.formats.fp8_pc_pt import Fp8PerChannel
+from draftmill_worker.quantize.formats.mxfp8 import Mxfp8
 from draftmill_worker.quantize.formats.nvfp4 import Nvfp4
 
 __all__ = ["Packed", "Scheme", "scheme_for"]
@@ -13,6 +14,7 @@ _SCHEMES: dict[Format, Scheme] = {
     Format.FP8_PC_PT: Fp8PerChannel(),
     Format.NVFP4: Nvfp4(Format.NVFP4),
     Format.W4A16_NVFP4: Nvfp4(Format.W4A16_NVFP4),
+    Format.MXFP8: Mxfp8(),
 }
 
 

@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 from draftmill_worker.quantize.kernels import loops
 from draftmill_worker.quantize.kernels.casts import work_bits
 from draftmill_worker.quantize.kernels.loops import BLOCK, Bits
-from draftmill_worker.quantize.kernels.rows import Rows
-from draftmill_worker.quantize.kernels.thresholds import e2m1_steps
+from draftmill_worker.quantize.kernels.rows import MX_BLOCK, Rows
+from draftmill_worker.quantize.kernels.thresholds import e2m1_steps, e8m0_thresholds
 
 
 class CpuOps:
@@ -40,6 +40,14 @@ class CpuOps:
         steps = e2m1_steps(float(scale_2), 8 * bits.itemsize)
         zeros = loops.e2m1(bits, np.float32(np.float32(6.0) * scale_2), steps, codes, scales)
         return codes, scales, int(zeros)
+
+    def mxfp8(self, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int, bool]:
+        bits = work_bits(rows)
+        count, columns = bits.shape
+        codes = np.empty((count, columns), np.uint8)
+        scales = np.empty((count, columns // MX_BLOCK), np.uint8)
+        zeros, finite = loops.mxfp8(bits, e8m0_thresholds(), codes, scales)
+        return codes, scales, int(zeros), bool(finite)
 
 
 def _value(bits: Bits) -> NDArray[np.float32]:

@@ -92,6 +92,43 @@ def _block_amax(line: Bits, out: Bits, spare: Bits, mask: int) -> None:
 
 
 @jit
+def mxfp8(
+    x: Bits, thresholds: NDArray[np.int64], codes: NDArray[np.uint8], scales: NDArray[np.uint8]
+) -> tuple[int, bool]:
+    """E4M3 codes and E8M0 scales of rows of blocks of 32; returns the number of all-zero blocks, and if all is finite.
+
+    `thresholds[e]` belongs to a quotient amax / 448 with exponent field e: the bit pattern from which on its scale is
+    e + 1. Scales are powers of two, so that multiplying by their reciprocal is exact but for subnormals.
+    """
+    columns = x.shape[1]
+    bits = x.dtype.type
+    mask = bits(_magnitude_mask(x))
+    wide = np.empty(columns, x.dtype)
+    spare = np.empty(columns // 4, x.dtype)
+    up, plain = np.uint32(_up(x)), np.uint32(_magnitude_mask(x))
+    zeros, finite = 0, True
+    for row in range(x.shape[0]):
+        line = x[row]
+        _block_amax(line, wide, spare, mask)
+        for block in range(columns // 32):
+            top = max(wide[2 * block], wide[2 * block + 1])
+            zeros += top == 0
+            amax = np.uint32(np.uint32(top) << up).view(np.float32)
+            finite = finite and np.isfinite(amax)
+            quotient = np.int64(np.float32(amax / np.float32(448.0)).view(np.uint32))
+            scale = min((quotient >> 23) + (quotient >= thresholds[quotient >> 23]), 254)
+            scales[row, block] = np.uint8(scale)
+            factor = np.uint32((254 - scale) << 23).view(np.float32)
+            for i in range(block * 32, block * 32 + 32):
+                value = line[i]
+                magnitude = np.uint32((np.uint32(value) & plain) << up).view(np.float32)
+                sign = np.uint32(0x80) if value < 0 else np.uint32(0)
+                # Within a rounding of 448: nothing reaches the 464 from which on a code would be NaN's.
+                codes[row, i] = np.uint8(_e4m3(np.float32(magnitude * factor)) | sign)
+    return zeros, finite
+
+
+@jit
 def _block_scales(tops: Bits, divisor: np.float32, codes: NDArray[np.uint8]) -> int:
     """E4M3 codes of block amax / divisor; returns how many blocks are all zero.
 

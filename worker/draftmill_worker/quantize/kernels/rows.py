@@ -12,6 +12,9 @@ STORED: dict[str, type[np.generic]] = {"BF16": np.int16, "F16": np.float16, "F32
 TINY = {"BF16": np.float32(2.0**-126), "F16": np.float32(2.0**-14), "F32": np.float32(2.0**-126)}
 """Smallest normal number of each dtype a weight can be cast to."""
 
+MX_BLOCK = 32
+"""Columns that share an E8M0 scale (OCP microscaling formats, 1.0)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -46,6 +49,10 @@ class RowOps(Protocol):
 
     def e2m1(self, rows: Rows, scale_2: np.float32) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int]:
         """Packed E2M1 codes [rows, columns/2], E4M3 block scales [rows, columns/16], number of all-zero blocks."""
+        ...
+
+    def mxfp8(self, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int, bool]:
+        """E4M3 codes [rows, columns], E8M0 scales [rows, columns/32], number of all-zero blocks, if all is finite."""
         ...
 
 

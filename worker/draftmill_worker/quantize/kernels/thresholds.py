@@ -1,4 +1,4 @@
-"""E2M1 rounding as integer thresholds: exact, and without a division per element."""
+"""Rounding as integer thresholds: exact, and without a division or a logarithm per element."""
 
 from functools import lru_cache
 from typing import Any
@@ -43,6 +43,26 @@ def e2m1_steps(scale_2: float, bits: int) -> NDArray[Any]:
     out = steps.astype(np.int16 if bits == 16 else np.int32)
     out.flags.writeable = False
     return out
+
+
+@lru_cache(maxsize=1)
+def e8m0_thresholds() -> NDArray[np.int64]:
+    """[256] bit patterns of float32: for exponent field e, the smallest that the scale e + 1 belongs to.
+
+    An E8M0 scale is 2^(code - 127), and the code is ceil(log2(x)) + 127 with a float32 logarithm, as ModelOpt takes it.
+    Just above 2^k that logarithm still rounds to k, the further up the larger k is. Below 2^-127 the code is 0.
+    """
+    fields = np.arange(256, dtype=np.int64)
+    # The logarithm's half unit in the last place is at most 2^-18, so that 64 mantissas are enough.
+    candidates = (fields << 23)[:, None] + np.arange(64)
+    candidates[0] = (1 << 22) + np.arange(64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logarithms = np.log2(candidates.astype(np.uint32).view(np.float32).astype(np.float64)).astype(np.float32)
+        reached = logarithms > (np.maximum(fields, 0) - 127)[:, None]
+    steps = np.take_along_axis(candidates, reached.argmax(axis=1)[:, None], axis=1)[:, 0]
+    steps[255] = 255 << 23  # Inf and NaN: no scale is right
+    steps.flags.writeable = False
+    return steps
 
 
 def _e4m3_values() -> NDArray[np.float32]:

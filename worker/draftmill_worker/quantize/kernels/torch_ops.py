@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from draftmill_worker.quantize.kernels.rows import Rows
+from draftmill_worker.quantize.kernels.rows import MX_BLOCK, Rows
 
 _BLOCK = 16
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -42,6 +42,18 @@ class TorchOps:
         codes = _e2m1_codes(blocks / (scales.float() * second).unsqueeze(2)).view(weight.shape)
         packed = codes[:, 0::2] | (codes[:, 1::2] << 4)
         return _bytes(packed), _bytes(scales), int((top == 0).sum().item())
+
+    def mxfp8(self, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int, bool]:
+        weight = self._cast(rows).float()
+        blocks = weight.view(weight.shape[0], -1, MX_BLOCK)
+        top = blocks.abs().amax(dim=2)
+        # In float64 and rounded once: a GPU's float32 logarithm is off by a unit in the last place here and there.
+        exponents = torch.log2((top / torch.tensor(448.0, device=self._device)).double()).float().ceil()
+        scales = exponents.nan_to_num(nan=127.0).clamp(-127, 127) + 127
+        units = (blocks * torch.exp2(127 - scales).unsqueeze(2)).clamp(-448.0, 448.0)
+        codes = units.to(torch.float8_e4m3fn).view(weight.shape)
+        finite = bool(top.isfinite().all().item())
+        return _bytes(codes), _bytes(scales.to(torch.uint8)), int((top == 0).sum().item()), finite
 
     def _cast(self, rows: Rows) -> torch.Tensor:
         # Copied: mapped files are read-only, which torch.from_numpy does not accept silently.

@@ -44,8 +44,8 @@ def _check_head_method(found: Found, head: HeadRecord, case: Case, quantized: bo
         return
     scheme = SCHEMES[plan.format]
     found.require(head.method in scheme.methods, "view.head", f"the plan quantizes it, the engine runs {head.method}")
-    packed = dtype == "int32" and (head.kernel or "").startswith("Marlin")
-    found.require(packed or dtype in scheme.dtypes, "view.head", f"must be stored as {one_of(scheme.dtypes)}", dtype)
+    holds = scheme.holds(dtype, head.kernel)
+    found.require(holds, "view.head", f"must be stored as {one_of(scheme.dtypes)}", dtype)
     found.require(head.scale_positive is True, "view.head", "its scale is not positive, or was not recorded")
 
 

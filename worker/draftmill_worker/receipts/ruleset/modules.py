@@ -66,8 +66,8 @@ def _check_scheme(found: Found, module: ModuleRecord, scheme: Scheme, built: Bui
         found.require(seen == wanted, name, f"its {role} must be {wanted}", seen)
     found.require(module.kernel is not None, name, "its kernel was not recorded")
     dtype = dtype_of(module.weight_dtype)
-    packed = dtype == "int32" and (module.kernel or "").startswith("Marlin")
-    found.require(packed or dtype in scheme.dtypes, name, f"must be stored as {one_of(scheme.dtypes)}", dtype)
+    holds = scheme.holds(dtype, module.kernel)
+    found.require(holds, name, f"must be stored as {one_of(scheme.dtypes)}", dtype)
 
 
 @rule(
@@ -135,6 +135,9 @@ def _sound(facts: dict[str, object], may_be_zero: bool) -> bool:
         return False
     if not isinstance(least, int | float) or not isinstance(most, int | float):
         return False
+    if facts.get("dtype") == "torch.uint8":
+        # E8M0 codes: 0 is 2^-127, the scale of an all-zero block; 255 is NaN.
+        return least >= 0 and 0 < most < 255
     return most > 0 and (least > 0 or (may_be_zero and least == 0))
 
 

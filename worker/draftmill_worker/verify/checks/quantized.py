@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from draftmill_worker.quantize.dequantize import dequantize
-from draftmill_worker.verify.reference import NVFP4_KINDS, cast_dtype, half_steps
+from draftmill_worker.verify.reference import NVFP4_KINDS, cast_dtype, half_steps, numbers
 from draftmill_worker.verify.registry import Result, check
 from draftmill_worker.verify.tensors import chunks, pieces
 from draftmill_worker.verify.view import Linear, View
@@ -86,7 +86,7 @@ def _errors(view: View, linear: Linear) -> tuple[int, int, float]:
 
 def _steps(view: View, pieces: "dict[str, torch.Tensor]", shape: "torch.Size") -> "torch.Tensor":
     """The scale of each element, fp32, from what is stored."""
-    scale = pieces["weight_scale"].float()
+    scale = numbers(view.plan.format, pieces["weight_scale"])
     if view.plan.format in NVFP4_KINDS:
-        return (scale * pieces["weight_scale_2"]).repeat_interleave(shape[1] // scale.shape[1], dim=1)
-    return scale.reshape(-1, 1)
+        scale = scale * pieces["weight_scale_2"]
+    return scale.repeat_interleave(shape[1] // scale.shape[1], dim=1) if scale.dim() > 1 else scale.reshape(-1, 1)

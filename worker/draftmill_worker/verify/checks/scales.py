@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from draftmill.formats import Scale
 from draftmill.reports import CheckStatus
-from draftmill_worker.verify.reference import block_scales, cast_dtype, input_scale, tensor_scale
+from draftmill_worker.verify.reference import block_scales, cast_dtype, input_scale, numbers, tensor_scale
 from draftmill_worker.verify.registry import Result, check
 from draftmill_worker.verify.runtime import FUSED, fused_sets
 from draftmill_worker.verify.tensors import chunks, pieces, raw
@@ -29,7 +29,7 @@ def scales_positive(view: View) -> Result:
         for scale in view.spec.scales:
             bad = 0
             for part in pieces(_scale(view, linear, scale)):
-                values = part.float()
+                values = numbers(view.plan.format, part)
                 bad += int((~(torch.isfinite(values) & (values > 0))).sum())
                 low = min(low, float(values.min()))
                 high = max(high, float(values.max()))
