@@ -1,0 +1,398 @@
+"""The dashboard without a browser: sessions, forms from elsewhere, hostile text, weight, live parts."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from typing import Any
+
+import httpx
+import pytest
+
+from draftmill import Client, Format, Job, JobSpec, JobState, Outcome, PathSource, Reason, RepoSource
+from draftmill.problems import ProblemError
+from draftmill_service.keyring import Keyring, Scope
+from draftmill_service.ledger import WorkerLedger
+from draftmill_service.web.tickets import SIGN_IN, Tickets
+from tests.integration.live import Live
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"
+PAGES = ("/jobs", "/compare", "/receipts", "/queues", "/capabilities", "/submit")
+MAX_BYTES = 150_000
+
+
+class Page(HTMLParser):
+    """What a page holds that a policy without unsafe-inline forbids, its links, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.inline: list[str] = []
+        self.links: list[str] = []
+        self.fields: dict[str, str] = {}
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.inline += [f"<{tag} {name}>" for name in given if name == "style" or name.startswith("on")]
+        if tag == "style" or (tag == "script" and "src" not in given):
+            self.inline.append(f"<{tag}>")
+        if tag == "a":
+            self.links.append(given.get("href", ""))
+        if tag == "input":
+            self.fields[given.get("name", "")] = given.get("value", "")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture
+def browser(live: Live) -> Iterator[httpx.Client]:
+    """Signed in with every scope; follows redirects."""
+    with signed_in(live, live.token) as client:
+        yield client
+
+
+@contextmanager
+def signed_in(live: Live, token: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=live.url, follow_redirects=True, timeout=10) as client:
+        answer = client.post("/ui/sign-in", data={"key": token, "to": "/ui/jobs"})
+        assert answer.url.path == "/ui/jobs"
+        yield client
+
+
+def csrf(client: httpx.Client) -> str:
+    return Page(client.get("/ui/jobs").text).fields["csrf"]
+
+
+@pytest.fixture
+def submit(live: Live) -> Iterator[Callable[..., Job]]:
+    with Client(live.url, live.token) as api:
+
+        def run(**fields: Any) -> Job:
+            spec = {"source": RepoSource(repo="org/drafter"), "format": Format.FP8, **fields}
+            return api.submit(JobSpec.model_validate(spec))
+
+        yield run
+
+
+def test_pages_ask_for_a_session_and_lead_back(live: Live) -> None:
+    with httpx.Client(base_url=live.url) as anonymous:
+        for path in PAGES:
+            answer = anonymous.get(f"/ui{path}?a=1")
+            assert (answer.status_code, answer.headers["location"]) == (
+                303,
+                f"/ui/sign-in?to=%2Fui{path.replace('/', '%2F')}%3Fa%3D1",
+            )
+        assert anonymous.get("/").headers["location"] == "/ui/"
+        part = anonymous.get("/ui/jobs", headers={"HX-Request": "true", "HX-Target": "jobs-table"})
+        assert part.headers["hx-redirect"] == "/ui/sign-in?to=%2Fui%2Fjobs"
+
+
+def test_a_session_is_a_cookie_that_scripts_and_other_sites_do_not_get(live: Live) -> None:
+    with httpx.Client(base_url=live.url) as client:
+        answer = client.post("/ui/sign-in", data={"key": live.token})
+        cookie = answer.headers["set-cookie"]
+        assert {"HttpOnly", "SameSite=lax", "Path=/ui"} <= set(cookie.split("; "))
+        assert live.token not in cookie
+        # It opens the dashboard alone: a form of another site could send it to the API.
+        assert client.get("/v1/jobs").status_code == 401
+        assert (live.data_dir / "web.secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_wrong_keys_and_spoiled_cookies_are_refused(live: Live) -> None:
+    with httpx.Client(base_url=live.url) as client:
+        for key in ("", "dm_0123456789ab_" + "0" * 64, live.tokens[Scope.WRITE]):
+            answer = client.post("/ui/sign-in", data={"key": key})
+            assert answer.status_code == 403
+            assert "set-cookie" not in answer.headers
+    with signed_in(live, live.token) as client:
+        ((name, value),) = client.cookies.items()
+        for wrong in (value[:-2] + "AA", "x" + value, value.split(".", 1)[1], "", "é"):
+            answer = httpx.get(f"{live.url}/ui/jobs", headers={"Cookie": f"{name}={wrong}".encode()})
+            assert answer.status_code == 303
+
+
+def test_a_revoked_key_ends_its_sessions_and_signing_out_ends_one(live: Live) -> None:
+    keyring = Keyring(live.settings.keys_file)
+    key, token = keyring.create("for a while", {Scope.READ})
+    with signed_in(live, token) as client:
+        assert client.get("/ui/jobs").url.path == "/ui/jobs"
+        keyring.revoke(key.id)
+        assert client.get("/ui/jobs").url.path == "/ui/sign-in"
+    with signed_in(live, live.token) as client:
+        client.post("/ui/sign-out", data={"csrf": csrf(client)})
+        assert not client.cookies
+
+
+@pytest.mark.parametrize(
+    "to", ["//evil.example", "https://evil.example/ui/", "/ui/\\evil", "/v1/jobs", "javascript:1", ""]
+)
+def test_signing_in_leads_to_no_other_site(live: Live, to: str) -> None:
+    answer = httpx.post(f"{live.url}/ui/sign-in", data={"key": live.token, "to": to})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui/jobs")
+
+
+def test_a_link_signs_in_once(live: Live) -> None:
+    ticket = Tickets(live.data_dir).issue(live.token.split("_")[1])
+    with httpx.Client(base_url=live.url, follow_redirects=True) as first:
+        assert first.get(SIGN_IN + ticket).url.path == "/ui/jobs"
+        # Once more, in the browser that it signed in.
+        assert first.get(SIGN_IN + ticket).url.path == "/ui/jobs"
+    with httpx.Client(base_url=live.url, follow_redirects=True) as second:
+        for wrong in (ticket, "x", ""):
+            answer = second.get(SIGN_IN + wrong)
+            assert answer.status_code == 403
+            assert not second.cookies
+
+
+def test_a_link_that_waited_too_long_is_refused(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticket = Tickets(live.data_dir).issue(live.token.split("_")[1])
+    monkeypatch.setattr("draftmill_service.web.tickets.TICKET_SECONDS", -1)
+    assert httpx.get(live.url + SIGN_IN + ticket).status_code == 403
+
+
+FORMS = ("/jobs/{job}/cancel", "/jobs/{job}/retry", "/submit", "/submit/confirm", "/sign-out", "/theme")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_of_another_site_does_nothing(live: Live, submit: Callable[..., Job], form: str) -> None:
+    job = submit()
+    path = "/ui" + form.format(job=job.id)
+    fields = {"source": "org/drafter", "format": "fp8", "theme": "dark"}
+    with signed_in(live, live.token) as client, signed_in(live, live.token) as other, live.client() as api:
+        token, foreign = csrf(client), csrf(other)
+        assert token != foreign
+        tries: list[tuple[dict[str, str], dict[str, str]]] = [
+            (fields, {}),
+            (fields | {"csrf": ""}, {}),
+            (fields | {"csrf": foreign}, {}),
+            (fields | {"csrf": token}, {"Sec-Fetch-Site": "cross-site"}),
+            (fields | {"csrf": token}, {"Sec-Fetch-Site": "same-site"}),
+            (fields | {"csrf": token}, {"Origin": "https://evil.example"}),
+            (fields | {"csrf": token}, {"Origin": "null"}),
+        ]
+        for data, headers in tries:
+            assert client.post(path, data=data, headers=headers).status_code == 403
+        assert client.post(path, content=b"{}", headers={"Content-Type": "application/json"}).status_code == 422
+        assert client.get(path).status_code in {405, 200}
+        assert [item["id"] for item in api.get("/v1/jobs").json()["items"]] == [job.id]
+        assert api.get(f"/v1/jobs/{job.id}").json()["state"] == "queued"
+
+
+def test_signing_in_from_another_site_is_refused(live: Live) -> None:
+    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}):
+        answer = httpx.post(f"{live.url}/ui/sign-in", data={"key": live.token}, headers=headers)
+        assert answer.status_code == 403
+        assert "set-cookie" not in answer.headers
+
+
+def test_a_key_that_may_not_write_sees_no_buttons_and_cannot_use_them(live: Live, submit: Callable[..., Job]) -> None:
+    job = submit()
+    with signed_in(live, live.tokens[Scope.READ]) as client:
+        page = client.get(f"/ui/jobs/{job.id}").text
+        assert "/cancel" not in page
+        assert client.post(f"/ui/jobs/{job.id}/cancel", data={"csrf": csrf(client)}).status_code == 403
+        assert client.post("/ui/submit/confirm", data={"csrf": csrf(client)}).status_code == 403
+
+
+def test_every_answer_forbids_inline_code_and_frames(
+    live: Live, browser: httpx.Client, submit: Callable[..., Job]
+) -> None:
+    job = submit(labels={"team": HOSTILE})
+    paths = [*PAGES, *(f"/jobs/{job.id}{tab}" for tab in ("", "/plan", "/verify", "/acceptance", "/files", "/log"))]
+    for path in (*paths, "/nothing", "/static/draftmill.js", "/jobs?state=odd"):
+        answer = browser.get(f"/ui{path}")
+        policy = answer.headers["content-security-policy"]
+        assert "unsafe" not in policy
+        assert {"default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'"} <= set(
+            policy.split("; ")
+        )
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        if "html" in answer.headers["content-type"]:
+            assert Page(answer.text).inline == []
+            assert answer.headers["cache-control"] == "no-store"
+            assert len(answer.content) <= MAX_BYTES
+
+
+def test_hostile_text_stays_text(
+    live: Live, browser: httpx.Client, submit: Callable[..., Job], worker: WorkerLedger
+) -> None:
+    job = submit(source=PathSource(path=f"/models/{HOSTILE}"), labels={"team": HOSTILE})
+    claim = worker.claim(job.id, HOSTILE, 60)
+    assert claim is not None
+    worker.log(claim, "info", HOSTILE + "\x1b[31m \u202e right to left\r\nsecond line")
+    refusal = ProblemError("path-not-allowed", HOSTILE).problem
+    worker.finish(claim, Outcome.FAILED, Reason.PULL_FAILED, refusal)
+    label = {"label": f"team={HOSTILE}"}
+    pages = [browser.get(path) for path in ("/ui/jobs", f"/ui/jobs/{job.id}", f"/ui/jobs/{job.id}/log", "/ui/queues")]
+    pages += [browser.get("/ui/jobs", params=label), browser.get("/ui/submit", params={"like": job.id})]
+    pages += [browser.post("/ui/submit", data={"csrf": csrf(browser), "source": HOSTILE, "format": HOSTILE})]
+    for answer in pages:
+        assert "<img" not in answer.text
+        assert Page(answer.text).inline == []
+        assert "\x1b" not in answer.text
+        assert "\u202e" not in answer.text
+    assert HOSTILE in Page(pages[1].text).text
+    stream = browser.get(f"/ui/jobs/{job.id}/events")
+    lines = [line.removeprefix("data: ") for line in stream.text.splitlines() if line.startswith("data: <li")]
+    assert "<img" not in stream.text
+    assert any(HOSTILE in Page(line).text and "second line" in Page(line).text for line in lines)
+
+
+def test_filters_order_and_pages_are_in_the_address(browser: httpx.Client, submit: Callable[..., Job]) -> None:
+    jobs = [submit(format=list(Format)[n % 2], labels={"n": str(n % 3)}).id for n in range(60)]
+
+    def listed(path: str) -> list[str]:
+        return re.findall(r'id="job-(j[0-9a-z]{26})"', browser.get(path).text)
+
+    assert listed("/ui/jobs") == jobs[::-1][:50]
+    (following,) = [link for link in Page(browser.get("/ui/jobs").text).links if "cursor=" in link]
+    assert listed(following) == jobs[::-1][50:]
+    assert listed("/ui/jobs?sort=oldest&state=&format=&family=&label=") == jobs[:50]
+    assert listed("/ui/jobs?label=n%3D1&label=n") == [job for n, job in enumerate(jobs) if n % 3 == 1][::-1]
+    assert listed(f"/ui/jobs?format={list(Format)[1]}") == jobs[1::2][::-1]
+    assert listed("/ui/jobs?state=failed") == []
+    assert browser.get(following.replace("cursor=", "state=failed&cursor=")).status_code == 422
+    assert browser.get("/ui/jobs?sort=random").status_code == 422
+
+
+def test_a_live_part_is_sent_when_something_changed(
+    browser: httpx.Client, submit: Callable[..., Job], worker: WorkerLedger
+) -> None:
+    job = submit()
+    for path, target in (("/ui/jobs", "jobs-table"), (f"/ui/jobs/{job.id}", "status"), ("/ui/queues", "queues-live")):
+        ask = {"HX-Request": "true", "HX-Target": target}
+        part = browser.get(path, headers=ask)
+        assert part.text.lstrip().startswith(f'<div id="{target}"')
+        seen = re.search(r'X-Seen": "([0-9a-f]{16})"', part.text)
+        assert seen is not None
+        ask["X-Seen"] = seen[1]
+        assert browser.get(path, headers=ask).status_code == 204
+        with_claim = worker.claim(job.id, "w1", 60)
+        assert with_claim is not None
+        assert "running" in browser.get(path, headers=ask).text
+        worker.hand_back(with_claim)
+
+
+def test_a_stream_goes_on_behind_the_last_line_that_a_browser_has(
+    browser: httpx.Client, submit: Callable[..., Job], worker: WorkerLedger
+) -> None:
+    job = submit()
+    claim = worker.claim(job.id, "w1", 60)
+    assert claim is not None
+    for number in range(5):
+        worker.log(claim, "info", f"line {number}")
+    worker.finish(claim, Outcome.SUCCEEDED)
+    whole = browser.get(f"/ui/jobs/{job.id}/events").text
+    ids = re.findall(r"^id: (.+)$", whole, re.MULTILINE)
+    assert len(ids) == len(set(ids))
+    assert whole.rstrip().endswith("event: end\ndata: done")
+    for headers, path in (({"Last-Event-ID": ids[3]}, "/events?after=0"), ({}, f"/events?after={ids[3]}")):
+        rest = browser.get(f"/ui/jobs/{job.id}{path}", headers=headers).text
+        assert re.findall(r"^id: (.+)$", rest, re.MULTILINE) == ids[4:]
+
+
+def test_long_logs_come_by_the_page(browser: httpx.Client, submit: Callable[..., Job], worker: WorkerLedger) -> None:
+    job = submit()
+    claim = worker.claim(job.id, "w1", 60)
+    assert claim is not None
+    for number in range(450):
+        worker.log(claim, "info", f"line {number} " + "x" * (8000 if number % 50 == 0 else 10))
+    seen: list[int] = []
+    path = f"/ui/jobs/{job.id}/log"
+    while path:
+        answer = browser.get(path)
+        assert len(answer.content) <= MAX_BYTES
+        seen = [int(number) for number in re.findall(r"<span>line (\d+) ", answer.text)] + seen
+        path = next((link for link in Page(answer.text).links if "before=" in link), "")
+    assert seen == list(range(450))
+    assert browser.get(f"/ui/jobs/{job.id}/log.txt").text.count("line ") == 450
+
+
+def test_a_click_twice_is_one_job_and_a_wrong_form_says_all_that_is_wrong(browser: httpx.Client, live: Live) -> None:
+    token = csrf(browser)
+    fields = {"csrf": token, "once": "a", "source": "org/drafter", "format": "nvfp4", "labels": "team=x\nsize="}
+    fields |= {
+        "exclude": "*fc*\n\n*norm*",
+        "target": "/models/target",
+        "num_speculative_tokens": "4",
+        "max_al_drop": "0.1",
+    }
+    first, second = (browser.post("/ui/submit/confirm", data=fields) for _ in range(2))
+    assert first.url == second.url
+    with live.client() as api:
+        (item,) = api.get("/v1/jobs").json()["items"]
+    spec = JobSpec.model_validate(item["spec"])
+    assert spec.quantize.exclude == ("*fc*", "*norm*")
+    assert spec.labels == {"team": "x", "size": ""}
+    assert spec.benchmark is not None
+    assert spec.benchmark.target == PathSource(path="/models/target")
+    assert spec.benchmark.gate.max_al_drop == 0.1
+    # The form of another like it is filled in with the same.
+    again = Page(browser.get("/ui/submit", params={"like": item["id"]}).text).fields
+    assert {name: again[name] for name in ("source", "target", "num_speculative_tokens")} == {
+        "source": "org/drafter",
+        "target": "/models/target",
+        "num_speculative_tokens": "4",
+    }
+    wrong = browser.post("/ui/submit", data={"csrf": token, "source": "no good", "format": "x", "labels": "a"})
+    assert wrong.status_code == 422
+    assert "is not written as key=value" in wrong.text
+    wrong = browser.post("/ui/submit", data={"csrf": token, "source": "no good", "format": "x"})
+    assert "drafter" in Page(wrong.text).text
+    assert "format: " in Page(wrong.text).text
+
+
+def test_without_a_worker_the_plan_is_not_shown_and_the_job_can_be_made(browser: httpx.Client) -> None:
+    answer = browser.post("/ui/submit", data={"csrf": csrf(browser), "source": "org/drafter", "format": "fp8"})
+    assert answer.status_code == 504
+    assert "Submit without a plan" in answer.text
+
+
+def test_buttons_cancel_and_retry(browser: httpx.Client, submit: Callable[..., Job], live: Live) -> None:
+    job = submit()
+    token = csrf(browser)
+    with live.client() as api:
+        for verb, state in (("cancel", JobState.CANCELED), ("retry", JobState.QUEUED)):
+            page = browser.post(f"/ui/jobs/{job.id}/{verb}", data={"csrf": token})
+            assert page.url.path == f"/ui/jobs/{job.id}"
+            assert api.get(f"/v1/jobs/{job.id}").json()["state"] == state
+        assert browser.post(f"/ui/jobs/{job.id}/retry", data={"csrf": token}).status_code == 409
+
+
+def test_the_theme_is_remembered(browser: httpx.Client) -> None:
+    assert "data-theme" not in browser.get("/ui/jobs").text
+    page = browser.post("/ui/theme", data={"csrf": csrf(browser), "theme": "dark", "to": "/ui/queues"})
+    assert page.url.path == "/ui/queues"
+    assert '<html lang="en" data-theme="dark">' in page.text
+    assert browser.post("/ui/theme", data={"csrf": csrf(browser), "theme": "pink"}).status_code == 422
+
+
+def test_the_capability_table_is_the_newest_that_was_measured(browser: httpx.Client, live: Live) -> None:
+    assert "As this release ships it" in browser.get("/ui/capabilities").text
+    folder = live.data_dir / "canary"
+    folder.mkdir()
+    row = {"family": "eagle3", "format": "fp8", "loads": True, "runs": False, "engine": "engine-of-mine"}
+    table = {"made_at": "2026-11-30T00:00:00Z", "engine": "engine-of-mine", "prompts_sha256": "0" * 64, "prompts": 1}
+    document = json.dumps(table | {"max_tokens": 1, "rows": [row], "problems": {"eagle3 fp8": HOSTILE}})
+    (folder / "20261130T000000Z.json").write_text(document)
+    (folder / "20261130T000001Z.json").write_text("{")
+    page = browser.get("/ui/capabilities").text
+    assert "Measured here" in page
+    assert "engine-of-mine" in page
+    assert "<img" not in page
+
+
+def test_static_files_never_change_under_their_address(browser: httpx.Client) -> None:
+    page = browser.get("/ui/jobs").text
+    addresses = re.findall(r'(?:src|href)="(/ui/static/[^"]+)"', page)
+    assert len(addresses) == 4
+    for address in addresses:
+        answer = browser.get(address)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+    assert browser.get("/ui/static/../app.py").status_code == 404
+    assert browser.get("/ui/static/%2e%2e/app.py").status_code == 404
