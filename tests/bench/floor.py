@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import local
 
-CHUNK = 1 << 20
+CHUNK = 1 << 22
 
 
 def main(source: Path, out: Path, write_bytes: int, threads: int, *, fsync: bool) -> float:

@@ -29,11 +29,6 @@ class Files:
         self.readers[tensor.file].read(self.info(tensor).start + first, buffer)
         return buffer
 
-    def release(self, tensor: TensorPlan, first: int, last: int) -> None:
-        """Gives back the pages of the source's bytes [first, last): each byte is packed or copied once."""
-        start = self.info(tensor).start
-        self.readers[tensor.file].release(start + first, start + last)
-
     def put(self, tensor: TensorPlan, output: str, offset: int, data: NDArray[np.generic] | memoryview) -> None:
         """Writes into the output tensor named `output`, which lies in the file of its source."""
         self.writers[tensor.file].put(output, offset, data)

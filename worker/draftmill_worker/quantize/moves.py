@@ -7,7 +7,7 @@ from draftmill_worker.quantize.files import Files
 from draftmill_worker.quantize.pool import WorkPool, spans
 from draftmill_worker.quantize.reader import itemsize
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 22
 _own = threading.local()
 
 
@@ -50,5 +50,4 @@ def _cast_span(files: Files, tensor: TensorPlan, first: int, last: int) -> bool:
     info, target = files.info(tensor), tensor.outputs[0].dtype
     values = cast_values(files.elements(tensor, first, last), info.dtype, target)
     files.put(tensor, tensor.name, first * values.itemsize, values)
-    files.release(tensor, first * itemsize(info), last * itemsize(info))
     return finite(values, target)

@@ -105,8 +105,6 @@ class Packer:
         packed: Packed = self._scheme.pack(self._ops, self._rows(tensor, first, last), scalars)
         for suffix, array in packed.arrays.items():
             self._files.put(tensor, _beside(tensor, suffix), first * (array.nbytes // (last - first)), array)
-        row_bytes = self._row_bytes(tensor)
-        self._files.release(tensor, first * row_bytes, last * row_bytes)
         return packed.zeros, packed.finite
 
     def _rows(self, tensor: TensorPlan, first: int, last: int) -> Rows:

@@ -1,6 +1,5 @@
 """Weight files read through a mapping, or in small pieces: no tensor is ever held in anonymous memory."""
 
-import mmap
 import os
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +20,6 @@ class WeightReader:
         self.tensors: dict[str, TensorInfo] = read_header(path, name)
         self._name = name
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._map = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
 
     def __enter__(self) -> Self:
         return self
@@ -33,9 +31,10 @@ class WeightReader:
 
     def elements(self, info: TensorInfo, first: int, last: int) -> NDArray[Any]:
         """Elements [first, last) of a floating tensor, flat and read-only."""
-        array = np.frombuffer(self._map, STORED[info.dtype], last - first, info.start + first * itemsize(info))
-        # The format does not promise alignment, and the loops are compiled for aligned arrays.
-        return array if array.flags.aligned else array.copy()
+        array = np.empty(last - first, STORED[info.dtype])
+        self.read(info.start + first * array.itemsize, array.view(np.uint8).data)
+        array.flags.writeable = False
+        return array
 
     def read(self, start: int, buffer: memoryview) -> None:
         """Fills `buffer` with the file's bytes from `start` on. Raises `source-changed` where the file ends before."""
@@ -45,11 +44,6 @@ class WeightReader:
             if not count:
                 raise ProblemError("source-changed", f"{self._name} ends before its header says it does")
             view, start = view[count:], start + count
-
-    def release(self, start: int, end: int) -> None:
-        """Drops the pages of a span from this process; the page cache keeps them."""
-        aligned = start - start % mmap.PAGESIZE
-        self._map.madvise(mmap.MADV_DONTNEED, aligned, end - aligned)
 
 
 def itemsize(info: TensorInfo) -> int:

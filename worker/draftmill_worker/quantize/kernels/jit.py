@@ -1,9 +1,29 @@
 """How loops are compiled: to the disk cache, without the GIL, with IEEE arithmetic."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numba
+
+
+@contextmanager
+def _hidden(module: str) -> Iterator[None]:
+    """Imports of a module that is not loaded yet fail."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
+
+
+# numba loads SciPy for its BLAS, which no loop here calls: a third of the time until the first loop runs.
+with _hidden("scipy.linalg"):
+    import numba.np.arraymath
 
 F = TypeVar("F", bound=Callable[..., Any])
 
