@@ -75,7 +75,7 @@ class Divergence(Model):
     top1: float
     """Share of held-out rows whose most likely token is the same."""
     weighted_error: float
-    """tr((W - Q) H (W - Q)ᵀ) / tr(W H Wᵀ), over the calibration rows' second moments H."""
+    """tr((W - Q) H (W - Q)ᵀ) / tr(W H Wᵀ), over the held-out rows' second moments H."""
 
 
 class HeadReport(Model):
