@@ -135,8 +135,9 @@ def cancel(job: Job | str) -> Call[Job]:
     return Call("POST", _job_path(job, "cancel"), _model(Job), repeatable=False)
 
 
-def retry(job: Job | str) -> Call[Job]:
-    return Call("POST", _job_path(job, "retry"), _model(Job), repeatable=False)
+def retry(job: Job | str, idempotency_key: str | None = None) -> Call[Job]:
+    headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+    return Call("POST", _job_path(job, "retry"), _model(Job), headers=headers)
 
 
 def events(job: Job | str, *, after: str = "0", limit: int = 1000) -> Call[EventPage]:

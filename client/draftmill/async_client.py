@@ -109,8 +109,8 @@ class AsyncClient:
     async def cancel(self, job: Job | str) -> Job:
         return await self._do(_calls.cancel(job))
 
-    async def retry(self, job: Job | str) -> Job:
-        return await self._do(_calls.retry(job))
+    async def retry(self, job: Job | str, *, idempotency_key: str | None = None) -> Job:
+        return await self._do(_calls.retry(job, idempotency_key))
 
     async def events(self, job: Job | str, *, after: str = "0", limit: int = 1000) -> EventPage:
         return await self._do(_calls.events(job, after=after, limit=limit))

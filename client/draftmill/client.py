@@ -116,9 +116,9 @@ class Client:
         """The job as it is after asking: canceled at once when queued, canceling when it runs."""
         return self._do(_calls.cancel(job))
 
-    def retry(self, job: Job | str) -> Job:
+    def retry(self, job: Job | str, *, idempotency_key: str | None = None) -> Job:
         """Queues a failed or canceled job again, under its own id, unless its deadline has passed."""
-        return self._do(_calls.retry(job))
+        return self._do(_calls.retry(job, idempotency_key))
 
     def events(self, job: Job | str, *, after: str = "0", limit: int = 1000) -> EventPage:
         return self._do(_calls.events(job, after=after, limit=limit))

@@ -197,6 +197,8 @@ class Job(Model):
     """True when the variant was sealed before and answered from the store."""
     summary: Summary | None = None
     attempts: tuple[Attempt, ...] = ()
+    queue_position: int | None = None
+    """Its place in line while it is queued, from 1. None in lists, and for items of batches, which have turns."""
     batch: str | None = None
     """The batch whose item it is."""
     created_at: Instant | None = None

@@ -35,9 +35,9 @@ class UseCases:
         """Raises ProblemError: not-found, expired, conflict."""
         return await self.ledger.cancel(job_id)
 
-    async def retry(self, job_id: str) -> Job:
-        """Raises ProblemError: not-found, expired, conflict."""
-        job = await self.ledger.retry(job_id)
+    async def retry(self, job_id: str, *, owner: str = "", idempotency_key: str | None = None) -> Job:
+        """Raises ProblemError: not-found, expired, conflict, idempotency-mismatch."""
+        job = await self.ledger.retry(job_id, owner=owner, idempotency_key=idempotency_key)
         if job.batch is None:
             self.doorbell.ring(job.id)
         return job

@@ -295,3 +295,16 @@ def test_health_and_metrics(api: httpx.Client, live: Live) -> None:
     assert 'draftmill_jobs{state="queued"} 1.0' in text
     assert 'draftmill_http_requests_total{method="POST",route="/v1/jobs",status="201"}' in text
     assert "draftmill_oldest_queued_seconds" in text
+
+
+def test_a_retry_is_idempotent_by_its_key(api: httpx.Client) -> None:
+    job_id = submit(api)
+    assert api.get(f"/v1/jobs/{job_id}").json()["queue_position"] == 1
+    api.post(f"/v1/jobs/{job_id}/cancel")
+    key = {"Idempotency-Key": "again"}
+    for _ in range(2):
+        retried = api.post(f"/v1/jobs/{job_id}/retry", headers=key)
+        assert (retried.status_code, retried.json()["state"]) == (200, "queued")
+    problem(api.post(f"/v1/jobs/{job_id}/retry"), "conflict")
+    problem(api.post(f"/v1/jobs/{submit(api)}/retry", headers=key), "idempotency-mismatch")
+    problem(api.post(f"/v1/jobs/{job_id}/retry", headers={"Idempotency-Key": "a b"}), "invalid-request")

@@ -228,6 +228,44 @@ async def test_retry_starts_afresh_and_keeps_the_attempts(ledger: Ledger, worker
     assert claim(worker, job_id).attempt == 2
 
 
+async def test_a_retry_whose_answer_was_lost_is_one_retry(ledger: Ledger, worker: WorkerLedger) -> None:
+    job_id, other = await queue(ledger), await queue(ledger)
+    await ledger.cancel(job_id)
+    await ledger.cancel(other)
+    asked = {"owner": "a", "idempotency_key": "k"}
+    await ledger.retry(job_id, **asked)
+    events = (await ledger.events(job_id)).items
+    assert (await ledger.retry(job_id, **asked)).state is JobState.QUEUED
+    assert (await ledger.events(job_id)).items == events
+    # Also when the job has failed again meanwhile.
+    worker.finish(claim(worker, job_id), Outcome.FAILED, Reason.INTERNAL)
+    assert (await ledger.retry(job_id, **asked)).state is JobState.FAILED
+    assert (await ledger.retry(job_id, owner="a", idempotency_key="k2")).state is JobState.QUEUED
+    with pytest.raises(ProblemError, match="idempotency-mismatch"):
+        await ledger.retry(other, **asked)
+    # Another owner's key is another key; and keys of submissions are apart.
+    assert (await ledger.retry(other, owner="b", idempotency_key="k")).state is JobState.QUEUED
+    _, created = await ledger.submit(make_spec(), **asked)
+    assert created
+
+
+async def test_a_queued_job_tells_its_place(ledger: Ledger, worker: WorkerLedger) -> None:
+    ids = [await queue(ledger) for _ in range(4)]
+
+    async def places() -> list[int | None]:
+        return [job.queue_position for job_id in ids if (job := await ledger.get(job_id)) is not None]
+
+    assert await places() == [1, 2, 3, 4]
+    first = claim(worker, ids[0])
+    assert await places() == [None, 1, 2, 3]
+    await ledger.cancel(ids[1])
+    assert await places() == [None, None, 1, 2]
+    # What comes back stands at the end.
+    worker.hand_back(first)
+    await ledger.retry(ids[1])
+    assert await places() == [3, 4, 1, 2]
+
+
 async def test_ending_twice_is_one_ending(ledger: Ledger, worker: WorkerLedger) -> None:
     """The reply to a finish can be lost, and the client sends it again."""
     job_id = await queue(ledger)

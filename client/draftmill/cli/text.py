@@ -72,6 +72,8 @@ def job_lines(job: Job) -> list[str]:
     """Everything a person asks about one job."""
     reason = f" ({job.reason})" if job.reason else ""
     lines = [f"job        {job.id}", f"state      {job.state}{reason}"]
+    if job.queue_position is not None:
+        lines.append(f"position   {job.queue_position} in line")
     lines += [f"source     {source(job.spec.source)}", f"format     {job.spec.format}"]
     if job.spec.labels:
         lines.append("labels     " + plain(" ".join(f"{key}={value}" for key, value in job.spec.labels.items())))

@@ -22,15 +22,19 @@ Label = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?(=[^\x00]*)?$", max_length=320),
 ]
+
+
+def _key(description: str) -> Any:
+    return Header(
+        alias="Idempotency-Key", description=description, min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$"
+    )
+
+
 IdempotencyKey = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        description="The same key with the same spec answers the same job for a day. Keys are per API key.",
-        min_length=1,
-        max_length=255,
-        pattern=r"^[\x21-\x7e]+$",
-    ),
+    str | None, _key("The same key with the same spec answers the same job for a day. Keys are per API key.")
+]
+RetryKey = Annotated[
+    str | None, _key("The same key retries the job once, however often it is sent in a day. Keys are per API key.")
 ]
 REPLAYED = "Idempotency-Replayed"
 
@@ -116,8 +120,9 @@ async def cancel(job_id: JobId, by: Writer) -> Response:
     "/{job_id}/retry",
     operation_id="retry_job",
     summary="Queue a job again that failed or was canceled",
+    description="With an Idempotency-Key that retried this job before, nothing more happens.",
     response_model=Job,
-    responses=documented("invalid-request", "not-found", "expired", "conflict"),
+    responses=documented("invalid-request", "not-found", "expired", "conflict", "idempotency-mismatch"),
 )
-async def retry(job_id: JobId, by: Writer) -> Response:
-    return answer(await by.cases.retry(job_id))
+async def retry(job_id: JobId, by: Writer, idempotency_key: RetryKey = None) -> Response:
+    return answer(await by.cases.retry(job_id, owner=by.key.id, idempotency_key=idempotency_key))

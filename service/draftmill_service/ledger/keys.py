@@ -40,6 +40,8 @@ class Keys:
         """Queued jobs by the time (ms) their doorbell last rang; 0 for at once."""
         self.queued_items = f"{prefix}:queued:batches"
         """The same of items whose turn in their batch has come."""
+        self.line = f"{prefix}:line"
+        """Queued jobs, without those of batches, by the time (ms) they were queued."""
         self.leases = f"{prefix}:leases"
         """Running and canceling jobs by the time (ms) their lease ends."""
         self.deadlines = f"{prefix}:deadlines"

@@ -101,7 +101,15 @@ class Ledger(Reading, Preflights, Batches):
         if answer[0] == "created":
             created = records.instant(answer[2])
             queued = {JobState.QUEUED: created}
-            return Job(id=answer[1], state=JobState.QUEUED, spec=spec, created_at=created, timestamps=queued), True
+            made = Job(
+                id=answer[1],
+                state=JobState.QUEUED,
+                spec=spec,
+                queue_position=answer[3],
+                created_at=created,
+                timestamps=queued,
+            )
+            return made, True
         job = await self.get(answer[1])
         if job is None:
             raise ProblemError("expired", "the job of this Idempotency-Key was removed by retention")
@@ -142,13 +150,21 @@ class Ledger(Reading, Preflights, Batches):
             raise ProblemError("conflict", f"the job is done: {before}")
         return job
 
-    async def retry(self, job_id: str) -> Job:
-        """Queue a job again that failed or was canceled.
+    async def retry(self, job_id: str, *, owner: str = "", idempotency_key: str | None = None) -> Job:
+        """Queue a job again that failed or was canceled; with a key that did so before, nothing more.
 
-        ProblemError: not-found, expired; conflict when it is not done or has succeeded, or its deadline has passed.
+        ProblemError: not-found, expired; conflict when it is not done or has succeeded, or its deadline has passed;
+        idempotency-mismatch when the key retried another job. Keys are per owner, apart from those of submissions.
         """
-        before = await self._run("retry", job_id)
+        # Without a key the randomness stands in, so that a repeated request after a lost reply finds what it did.
+        by_key = idempotency_key is not None
+        name = digest(["retry", owner, idempotency_key]) if by_key else f"once:{secrets.token_hex(6)}"
+        before = await self._run("retry", job_id, name, (IDEMPOTENCY_SECONDS if by_key else _NONCE_SECONDS) * 1000)
+        if before == "mismatch":
+            raise ProblemError("idempotency-mismatch", "the Idempotency-Key belongs to the retry of another job")
         job = await self._existing(job_id)
+        if before == "same":
+            return job
         if before == "past":
             raise ProblemError("conflict", "the job's deadline has passed; submit it anew with another")
         if before not in {JobState.FAILED, JobState.CANCELED}:

@@ -1,8 +1,7 @@
 """Reading one job: its record and its events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from typing import cast
+from collections.abc import AsyncIterator
 
 from draftmill.jobs import JOB_ID, Job
 from draftmill.problems import ProblemError
@@ -16,8 +15,11 @@ class Reading(Access):
     async def get(self, job_id: str) -> Job | None:
         if not JOB_ID.fullmatch(job_id):
             return None
-        record = await self._ask(cast("Awaitable[dict[str, str]]", self._redis.hgetall(self._keys.job(job_id))))
-        return records.job(job_id, record) if record else None
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hgetall(self._keys.job(job_id))
+        pipe.zrank(self._keys.line, job_id)
+        record, rank = await self._ask(pipe.execute())
+        return records.job(job_id, record, rank) if record else None
 
     async def removed(self, job_id: str) -> bool:
         """Whether there was such a job, and retention removed it."""

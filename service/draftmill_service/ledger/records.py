@@ -69,7 +69,8 @@ def _attempts(record: Mapping[str, str]) -> tuple[Attempt, ...]:
     )
 
 
-def job(job_id: str, record: Mapping[str, str]) -> Job:
+def job(job_id: str, record: Mapping[str, str], rank: int | None = None) -> Job:
+    """`rank` is the number of jobs before it in line."""
     resolved, summary, problem = record.get("resolved"), record.get("summary"), record.get("problem")
     reason = record.get("reason")
     return Job(
@@ -83,6 +84,7 @@ def job(job_id: str, record: Mapping[str, str]) -> Job:
         summary=None if summary is None else Summary.model_validate_json(summary),
         attempts=_attempts(record),
         batch=record.get("batch"),
+        queue_position=None if rank is None or record["state"] != JobState.QUEUED else rank + 1,
         created_at=instant(record["created"]),
         timestamps={state: instant(at) for state in JobState if (at := record.get(f"t:{state}")) is not None},
     )

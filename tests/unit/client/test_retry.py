@@ -30,12 +30,20 @@ def test_patience_ends_with_the_services_own_problem(connect: Connect) -> None:
     assert len(server.seen) == FAST.attempts
 
 
-@pytest.mark.parametrize("call", ["cancel", "retry"])
+@pytest.mark.parametrize("call", ["cancel"])
 def test_what_may_have_happened_is_not_done_twice(connect: Connect, call: str) -> None:
     client, server = connect([Answer(hang_up=True), job_answer(JOB)])
     with pytest.raises(TransportError):
         getattr(client, call)(JOB)
     assert len(server.seen) == 1
+
+
+def test_a_retry_whose_answer_was_lost_is_sent_again_under_its_key(connect: Connect) -> None:
+    client, server = connect([Answer(hang_up=True), job_answer(JOB)])
+    assert client.retry(JOB) == JOB
+    keys = [seen.headers["idempotency-key"] for seen in server.seen]
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
 
 
 def test_problems_that_stay_are_not_asked_again(connect: Connect) -> None:

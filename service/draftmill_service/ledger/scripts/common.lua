@@ -42,6 +42,7 @@ local function enter(id, to, t, reason)
   index(id, 'state', to)
   local batch = redis.call('HGET', key, 'batch')
   local queued = batch and P .. ':queued:batches' or P .. ':queued'
+  if to == 'queued' and not batch then redis.call('ZADD', P .. ':line', t, id) else redis.call('ZREM', P .. ':line', id) end
   -- An item that is tried again waits for its turn in the batch.
   if to == 'queued' and not (batch and DONE[from]) then redis.call('ZADD', queued, 0, id) else redis.call('ZREM', queued, id) end
   if to ~= 'running' and to ~= 'canceling' then redis.call('ZREM', P .. ':leases', id) end
