@@ -102,6 +102,8 @@ class BatchSpec(Model):
     """Of the batch and of every job in it."""
     deadline: Instant | None = None
     """Items that are not done by then expire."""
+    accept_failed_gate: bool = False
+    """As of a job: also answer with variants that failed the gate of their newest benchmark."""
     max_failures: Annotated[int, Field(ge=0, le=MAX_ITEMS)] | None = None
     """When more items than this have failed, those that wait are canceled. None: every item is tried."""
     max_running: Annotated[int, Field(ge=1, le=MAX_RUNNING)] | None = None
@@ -163,6 +165,7 @@ class BatchSpec(Model):
             benchmark=self.benchmark,
             labels=self.labels,
             deadline=self.deadline,
+            accept_failed_gate=self.accept_failed_gate,
             **{name: getattr(options, name) for name in type(options).model_fields if name != "name"},
         )
 

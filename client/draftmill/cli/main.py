@@ -49,6 +49,7 @@ def _about(
 _COMMANDS = {"submit": "submit", "preflight": "submit", "download": "files", "formats": "files"}
 _GROUPS = {
     "jobs": "List, show, watch, cancel and retry jobs.",
+    "batch": "Submit, show, watch, report, cancel and retry batches.",
     "receipts": "List, show, compare and verify receipts of engine boots.",
 }
 

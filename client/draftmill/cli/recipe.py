@@ -10,8 +10,9 @@ from draftmill.problems import Offender
 MAX_BYTES = 1 << 20
 
 
-def read_recipe(path: str | None, offenders: list[Offender]) -> dict[str, Any]:
-    """The fields of the spec; empty without a file. What is wrong with the file goes to `offenders`."""
+def read_recipe(path: str | None, offenders: list[Offender], where: str = "--recipe") -> dict[str, Any]:
+    """The fields of the spec; empty without a file. What is wrong with the file goes to `offenders`, as wrong with
+    `where`."""
     if path is None:
         return {}
     try:
@@ -24,9 +25,9 @@ def read_recipe(path: str | None, offenders: list[Offender]) -> dict[str, Any]:
         if not isinstance(recipe, dict):
             raise ValueError("is no mapping")  # noqa: TRY301 TRY004
     except OSError as error:
-        offenders.append(Offender(where="--recipe", message=error.strerror or "cannot be read", value=path))
+        offenders.append(Offender(where=where, message=error.strerror or "cannot be read", value=path))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        offenders.append(Offender(where="--recipe", message=" ".join(str(error).split())[:300], value=path))
+        offenders.append(Offender(where=where, message=" ".join(str(error).split())[:300], value=path))
     else:
         return {str(name): value for name, value in recipe.items()}
     return {}

@@ -110,7 +110,7 @@ def _labels(labels: tuple[str, ...], offenders: list[Offender]) -> dict[str, str
     return found
 
 
-def _deadline(text: str | None, now: datetime, offenders: list[Offender]) -> datetime | str | None:
+def read_deadline(text: str | None, now: datetime, offenders: list[Offender]) -> datetime | str | None:
     """A duration from `now`, or the text of a time for the model to read."""
     if text is None or _TIME.fullmatch(text):
         return text
@@ -217,7 +217,7 @@ def _fields(request: Request, recipe: dict[str, Any], now: datetime, offenders: 
     fields["quantize"] = _merged(recipe.get("quantize"), quantize)
     fields["labels"] = _merged(recipe.get("labels"), _labels(request.labels, offenders))
     if request.deadline is not None or "deadline" not in recipe:
-        fields["deadline"] = _deadline(request.deadline, now, offenders)
+        fields["deadline"] = read_deadline(request.deadline, now, offenders)
     fields["benchmark"] = _benchmark(request, recipe, offenders)
     if request.accept_failed_gate:
         fields["accept_failed_gate"] = True

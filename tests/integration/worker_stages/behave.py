@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from draftmill.digests import digest
+from draftmill.jobs import RepoSource
 from draftmill.problems import ProblemError
 from draftmill.states import Stage
 from draftmill_worker.stage import FailedError, Level, Reporter, Run, StageRequest, Unit
@@ -203,11 +204,18 @@ def _meddle(request: StageRequest) -> None:
             os.utime(next(source.glob("*.safetensors")))
 
 
+def _meant(request: StageRequest) -> bool:
+    """Whether a label that holds one item of a batch, by repository and format, is about this job."""
+    spec = request.spec
+    item = spec.labels.get("hold_item")
+    return item is None or (isinstance(spec.source, RepoSource) and item == f"{spec.source.repo} {spec.format}")
+
+
 def held(run: Run) -> Run:
     def hold(request: StageRequest, report: Reporter) -> dict[str, Any]:
         _meddle(request)
         stage, _, moment = request.spec.labels.get("hold", "").partition(":")
-        if stage != request.stage.value or request.attempt > 1:
+        if stage != request.stage.value or request.attempt > 1 or not _meant(request):
             return run(request, report)
         if moment == "before":
             _hold(request)
