@@ -13,7 +13,10 @@ from draftmill_worker.checkpoint.families import detect
 from tests.fixtures.large import dspark_shaped
 from tests.fixtures.synthetic import FAMILIES, LAYOUTS, Layout, build
 
-ENGINE_CLASSES = {"dflash2": (Family.DFLASH, "DFlash2Qwen3ForCausalLM")}
+ENGINE_CLASSES = {
+    "dflash2": (Family.DFLASH, "DFlash2Qwen3ForCausalLM"),
+    "gemma4_dspark": (Family.DSPARK, "Gemma4DSparkForCausalLM"),
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

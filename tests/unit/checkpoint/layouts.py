@@ -183,6 +183,44 @@ def dspark(layers: int = 2, rank: int = 16, **config: Any) -> Layout:
     return layout.add({"confidence_head.proj.weight": (1, HIDDEN + rank), "confidence_head.proj.bias": (1,)})
 
 
+def gemma4_dspark(layers: int = 2, rank: int = 16, **config: Any) -> Layout:
+    """Heads of full attention are wider and fewer than those of the sliding layers, which it has none of."""
+    own: dict[str, Any] = {
+        "attention_k_eq_v": True,
+        "global_head_dim": 2 * HEAD_DIM,
+        "num_global_key_value_heads": 1,
+        "layer_types": ["full_attention"] * layers,
+        "block_size": 7,
+        "mask_token_id": 1,
+        "target_layer_ids": [1, 3, 5],
+        "num_target_layers": 8,
+        "markov_rank": rank,
+        "enable_confidence_head": True,
+        "confidence_head_with_markov": True,
+        "tie_word_embeddings": True,
+    }
+    layout = Layout(stack("Gemma4DSparkModel", "gemma4_text", layers) | own | config)
+    layout.add({"fc.weight": (HIDDEN, 3 * HIDDEN), "hidden_norm.weight": (HIDDEN,), "norm.weight": (HIDDEN,)})
+    shapes: dict[str, tuple[int, ...]] = {
+        "self_attn.q_proj": (2 * Q, HIDDEN),
+        "self_attn.k_proj": (2 * HEAD_DIM, HIDDEN),
+        "self_attn.o_proj": (HIDDEN, 2 * Q),
+        "self_attn.q_norm": (2 * HEAD_DIM,),
+        "self_attn.k_norm": (2 * HEAD_DIM,),
+        "mlp.gate_proj": (INTERMEDIATE, HIDDEN),
+        "mlp.up_proj": (INTERMEDIATE, HIDDEN),
+        "mlp.down_proj": (HIDDEN, INTERMEDIATE),
+    }
+    norms = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+    shapes |= {f"{name}_layernorm": (HIDDEN,) for name in norms}
+    for number in range(layers):
+        layout.add({f"layers.{number}.{name}.weight": shape for name, shape in shapes.items()})
+        layout.add({f"layers.{number}.layer_scalar": (1,)})
+    layout.add({f"markov_head.markov_w{number}.weight": (VOCAB, rank) for number in (1, 2)})
+    layout.add({"embed_tokens.weight": (VOCAB, HIDDEN), "confidence_head.proj.bias": (1,)})
+    return layout.add({"confidence_head.proj.weight": (1, HIDDEN + rank)})
+
+
 def draft_model(layers: int = 2, architecture: str = "LlamaForCausalLM", tied: bool = False, **config: Any) -> Layout:
     qwen3 = architecture == "Qwen3ForCausalLM"
     layout = Layout(stack(architecture, "qwen3" if qwen3 else "llama", layers) | {"tie_word_embeddings": tied} | config)

@@ -22,6 +22,7 @@ from tests.unit.checkpoint.layouts import (
     dspark,
     eagle,
     eagle3,
+    gemma4_dspark,
     medusa,
     speculators,
 )
@@ -95,6 +96,7 @@ RECOGNISED: dict[str, tuple[Callable[[], Layout], Family, str, Head, str]] = {
         Head.BORROWED,
         "Qwen3DSparkForCausalLM",
     ),
+    "gemma4 dspark": (gemma4_dspark, Family.DSPARK, "gemma4", Head.BORROWED, "Gemma4DSparkForCausalLM"),
     "draft_model": (draft_model, Family.DRAFT_MODEL, "transformers", Head.OWN, "LlamaForCausalLM"),
     "draft_model tied": (
         lambda: draft_model(tied=True),
@@ -378,6 +380,45 @@ def test_c112_dflash2_says_what_it_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("config", "slug", "where"),
+    [
+        ({"layer_types": ["sliding_attention", "full_attention"]}, "malformed-config", "layer_types"),
+        ({"layer_types": None}, "malformed-config", "layer_types"),
+        ({"attention_k_eq_v": False}, "malformed-config", "layer_types"),
+        ({"draft_vocab_size": DRAFT_VOCAB}, "malformed-config", "draft_vocab_size"),
+        ({"per_layer_config": {"0": {"head_dim": 8}}}, "malformed-config", "per_layer_config"),
+        ({"target_layer_ids": None}, "target-layers-missing", "target_layer_ids"),
+    ],
+)
+def test_gemma4_dspark_that_the_engine_does_not_serve(
+    tmp_path: Path, config: dict[str, Any], slug: str, where: str
+) -> None:
+    problem = _problem(gemma4_dspark(**config), tmp_path)
+    assert (problem.slug, _wheres(problem)) == (slug, [f"config.json: {where}"])
+
+
+def test_gemma4_dspark_in_speculators_dialect(tmp_path: Path) -> None:
+    problem = _problem(speculators(gemma4_dspark(), "dspark"), tmp_path)
+    assert problem.slug == "unknown-family"
+
+
+def test_gemma4_dspark_with_its_own_head_and_names_of_its_own(tmp_path: Path) -> None:
+    layout = gemma4_dspark(target_layer_ids=None, dspark_target_layer_ids=[0, 2, 4], block_size=None)
+    layout.config |= {"dspark_block_size": 5, "mask_token_id": None, "dspark_noise_token_id": 3}
+    _, drafter = layout.add({"lm_head.weight": (VOCAB, HIDDEN)}).open(tmp_path)
+    assert (drafter.head, drafter.target_layer_ids) == (Head.OWN, (0, 2, 4))
+    assert (drafter.block_size, drafter.mask_token_id) == (5, 3)
+    assert drafter.lm_head_refusal is not None
+
+
+def test_c28_parts_of_gemma4_dspark(tmp_path: Path) -> None:
+    """The engine's loader looks for nothing that is missing."""
+    names = ("layers.1.pre_feedforward_layernorm.weight", "layers.0.self_attn.k_norm.weight", "hidden_norm.weight")
+    problem = _problem(gemma4_dspark().without(*names), tmp_path)
+    assert (problem.slug, set(_wheres(problem))) == ("missing-tensors", set(names))
+
+
+@pytest.mark.parametrize(
     ("name", "shape"),
     [
         ("lm_head.weight", (VOCAB, HIDDEN)),
@@ -459,7 +500,7 @@ def test_c102_configuration_of_another_family(tmp_path: Path) -> None:
     assert "tensors are those of dspark; the configuration claims draft_model, eagle" in problem.detail
 
 
-@pytest.mark.parametrize("name", ["Gemma4DSparkModel", "K3DSparkModel"])
+@pytest.mark.parametrize("name", ["K3DSparkModel", "LiLiCorrDraftModel"])
 def test_c102_layouts_of_later_are_refused_by_name(tmp_path: Path, name: str) -> None:
     problem = _problem(dspark(architectures=[name]), tmp_path)
     assert problem.slug == "unknown-family"

@@ -77,11 +77,26 @@ def _build(config: Any) -> dict[str, bool]:
                 own = replace(config, quant_config=None, model_config=speculative.draft_model_config)
                 with set_current_vllm_config(own):
                     initialize_model(vllm_config=own, prefix="draft_model")
+            elif speculative.draft_model_config.architectures == ["Gemma4DSparkModel"]:
+                _build_as_v2_loads_dspark(config)
             else:
                 initialize_model(vllm_config=config, model_config=speculative.draft_model_config)
     finally:
         ModelOptQuantConfigBase.get_quant_method = inner
     return asked
+
+
+def _build_as_v2_loads_dspark(config: Any) -> None:
+    """As `load_dspark_model` (v1/worker/gpu/spec_decode/dspark/utils.py) does it: this class reads its config alone."""
+    from vllm.config import set_current_vllm_config
+    from vllm.config.utils import replace
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.model_executor.models.utils import get_draft_quant_config
+
+    own = replace(config)
+    own.quant_config = get_draft_quant_config(config)
+    with set_current_vllm_config(own):
+        initialize_model(vllm_config=own, model_config=config.speculative_config.draft_model_config)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from tests.unit.checkpoint.layouts import (
     dspark,
     eagle,
     eagle3,
+    gemma4_dspark,
     speculators,
 )
 
@@ -52,6 +53,8 @@ DRAFTERS: dict[str, tuple[Callable[[], Layout], dict[str, Any]]] = {
     "dflash/dflash2": (dflash2, {"exclude": ["layers.1.mlp.down_proj.weight"]}),
     "dflash/dflash2_speculators": (lambda: speculators(dflash2(architectures=None), "dflash2"), {}),
     "dspark/one_layer": (dspark, {"exclude": ["layers.0.mlp.*"]}),
+    "dspark/gemma4": (gemma4_dspark, {}),
+    "dspark/gemma4_one_layer": (gemma4_dspark, {"exclude": ["layers.0.mlp.gate_proj.*", "layers.0.mlp.up_proj.*"]}),
     "draft_model/llama_tied": (lambda: draft_model(tied=True), {"exclude": ["model.layers.1.mlp.*"]}),
     "draft_model/qwen3": (lambda: draft_model(architecture="Qwen3ForCausalLM"), {"exclude": ["*layers.0.self_attn*"]}),
     "draft_model/qwen2": (lambda: draft_model(architecture="Qwen2ForCausalLM", model_type="qwen2"), {}),

@@ -27,6 +27,7 @@ from tests.unit.checkpoint.layouts import (
     dspark,
     eagle,
     eagle3,
+    gemma4_dspark,
     speculators,
 )
 
@@ -64,6 +65,9 @@ CASES: dict[str, Case] = {
     "dflash2 one layer": (lambda: dflash2(num_target_layers=None), _ONE_LAYER),
     "dspark": (dspark, {}),
     "dspark one layer": (dspark, _ONE_LAYER),
+    "gemma4 dspark": (gemma4_dspark, {}),
+    "gemma4 dspark one layer": (gemma4_dspark, _ONE_LAYER),
+    "gemma4 dspark gate and up": (gemma4_dspark, {"exclude": ["layers.0.mlp.gate_proj.*", "layers.0.mlp.up_proj.*"]}),
     "draft_model": (draft_model, {}),
     "draft_model eleven layers": (lambda: draft_model(layers=11), {"exclude": ["model.layers.1.*"]}),
     "draft_model tied": (lambda: draft_model(tied=True), {"exclude": ["*mlp*"]}),
@@ -281,14 +285,17 @@ def _engine_config(plan: Plan, form: str) -> Any:
 
 def _prepare(config: Any, drafter: Drafter, depth: int) -> None:
     """What the engine does to a drafter's quantization config before its modules are built."""
-    from vllm.model_executor.models import llama, qwen3
+    from vllm.model_executor.models import gemma4_dspark, llama, qwen3
     from vllm.model_executor.models.qwen3_dflash import _add_global_draft_layer_exclusions
 
     if drafter.engine_offsets_ignore:
         _add_global_draft_layer_exclusions(config, depth, drafter.num_layers)
-    if drafter.engine_class in ("LlamaForCausalLM", "Qwen3ForCausalLM"):
-        model: Any = {"LlamaForCausalLM": llama.LlamaForCausalLM, "Qwen3ForCausalLM": qwen3.Qwen3ForCausalLM}[
-            drafter.engine_class
-        ]
+    classes: dict[str, Any] = {
+        "LlamaForCausalLM": llama.LlamaForCausalLM,
+        "Qwen3ForCausalLM": qwen3.Qwen3ForCausalLM,
+        "Gemma4DSparkForCausalLM": gemma4_dspark.Gemma4DSparkForCausalLM,
+    }
+    if drafter.engine_class in classes:
+        model = classes[drafter.engine_class]
         config.apply_vllm_mapper(model.hf_to_vllm_mapper.get_rename_mapper())
         config.packed_modules_mapping = model.packed_modules_mapping

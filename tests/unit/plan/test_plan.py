@@ -20,6 +20,7 @@ from tests.unit.checkpoint.layouts import (
     dspark,
     eagle,
     eagle3,
+    gemma4_dspark,
     medusa,
 )
 
@@ -28,6 +29,7 @@ FAMILIES: dict[str, Callable[[], Layout]] = {
     "eagle3": eagle3,
     "dflash": dflash,
     "dspark": dspark,
+    "gemma4_dspark": gemma4_dspark,
     "draft_model": draft_model,
 }
 
@@ -58,6 +60,7 @@ EXPECTED = {
     "eagle3": LAYER | QKV | {"fc"},
     "dflash": LAYER | {"fc"},
     "dspark": LAYER | {"fc"},
+    "gemma4_dspark": LAYER | {"q_proj", "fc"},
     "draft_model": LAYER | QKV,
 }
 
@@ -207,6 +210,9 @@ def test_c91_lm_head_on_request(tmp_path: Path, make: Callable[[], Layout]) -> N
         dspark,
         dflash,
         eagle,
+        gemma4_dspark,
+        lambda: gemma4_dspark().add({"lm_head.weight": (VOCAB, HIDDEN)}),
+        lambda: eagle3(draft_vocab_size=None, has_lm_head=False).without("lm_head.weight", "d2t", "t2d"),
         lambda: dspark().add({"lm_head.weight": (VOCAB, HIDDEN)}),
         lambda: dflash().add({"lm_head.weight": (VOCAB, HIDDEN)}),
         lambda: dflash(has_lm_head=False),
@@ -265,10 +271,10 @@ def test_c95_problems_of_all_kinds_come_in_one_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", Format)
 def test_c118_one_row_projections_are_kept(tmp_path: Path, format: Format) -> None:
     """A single KV head of width one gives one-row k and v: they keep q with them."""
-    layout = draft_model(num_attention_heads=16, num_key_value_heads=1, head_dim=1)
+    layout = draft_model(num_attention_heads=32, num_key_value_heads=1, head_dim=1)
     for number in range(2):
         attention = f"model.layers.{number}.self_attn"
-        layout.add({f"{attention}.q_proj.weight": (16, HIDDEN), f"{attention}.o_proj.weight": (HIDDEN, 16)})
+        layout.add({f"{attention}.q_proj.weight": (32, HIDDEN), f"{attention}.o_proj.weight": (HIDDEN, 32)})
         layout.add({f"{attention}.k_proj.weight": (1, HIDDEN), f"{attention}.v_proj.weight": (1, HIDDEN)})
     plan = _plan(layout, tmp_path, format)
     for name in QKV:

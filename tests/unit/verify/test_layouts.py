@@ -22,6 +22,8 @@ SHARDED = Layout(shards=3)
 LAYOUTS: dict[str, dict[str, Any]] = {
     "eagle": {"family": "eagle"},
     "eagle sharded": {"family": "eagle", "layout": SHARDED},
+    "gemma4 dspark": {"family": "gemma4_dspark"},
+    "gemma4 dspark sharded": {"family": "gemma4_dspark", "layout": SHARDED},
     "dflash2": {"family": "dflash2"},
     "dflash2 speculators": {"family": "dflash2", "speculators": "dflash2"},
     "dflash2 sharded": {"family": "dflash2", "layout": SHARDED},

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from draftmill.digests import digest
-from draftmill.plans import Family
 from draftmill_worker.verify import engine_view
 
 logger = logging.getLogger(__name__)
@@ -35,6 +34,7 @@ _SOURCES = (
     _QUANTIZATION / "modelopt.py",
     _QUANTIZATION / "utils" / "quant_utils.py",
     Path("model_executor/models/qwen3_dflash.py"),
+    Path("model_executor/models/gemma4_dspark.py"),
     Path("model_executor/models/llama.py"),
 )
 # What an engine needs from the environment; tokens and keys stay out of its process.
@@ -44,7 +44,8 @@ _ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", 
 class Query(NamedTuple):
     """Which of `names` are excluded for a drafter of `layers` layers beside a target of `depth`?"""
 
-    family: Family
+    family: str
+    """Or the layout of it that vLLM builds otherwise."""
     depth: int
     layers: int
     names: tuple[str, ...]

@@ -15,6 +15,7 @@ NEEDED = (
 # The drafters whose layers are offset, and the one whose class passes its fused names on.
 _ALIASED = ("dflash", "dspark")
 _STANDALONE = "draft_model"
+_GEMMA4 = "gemma4_dspark"
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
@@ -57,6 +58,12 @@ def _configured(config: Any, query: dict[str, Any]) -> Any:
         # As SupportsQuant does it when the model is made.
         config.apply_vllm_mapper(LlamaForCausalLM.hf_to_vllm_mapper.get_rename_mapper())
         config.packed_modules_mapping.update(LlamaForCausalLM.packed_modules_mapping)
+    elif query["family"] == _GEMMA4:
+        from vllm.model_executor.models.gemma4_dspark import Gemma4DSparkForCausalLM
+
+        # As `configure_quant_config` does it for a class without SupportsQuant.
+        config.apply_vllm_mapper(Gemma4DSparkForCausalLM.hf_to_vllm_mapper.get_rename_mapper())
+        config.packed_modules_mapping = dict(Gemma4DSparkForCausalLM.packed_modules_mapping)
     elif query["family"] in _ALIASED:
         from vllm.model_executor.models import qwen3_dflash
 

@@ -1,8 +1,8 @@
 """Module names inside vLLM 0.32, per family, and vLLM's rule for what an `ignore` list excludes.
 
-Read in vLLM's model classes (llama_eagle, llama_eagle3, qwen3_dflash, qwen3_dflash2, qwen3_dspark, llama, qwen2,
-qwen3) and in ModelOptQuantConfigBase.is_layer_excluded. Kept apart from what writes the list, so that one can judge
-the other.
+Read in vLLM's model classes (llama_eagle, llama_eagle3, qwen3_dflash, qwen3_dflash2, qwen3_dspark, gemma4_dspark,
+llama, qwen2, qwen3) and in ModelOptQuantConfigBase.is_layer_excluded. Kept apart from what writes the list, so that one
+can judge the other.
 """
 
 import re
@@ -18,7 +18,8 @@ FUSED: dict[str, tuple[str, ...]] = {
     "gate_up_proj": ("gate_proj", "up_proj"),
 }
 """Linear layers that vLLM builds as one, by its name for them."""
-_FUSED_OF = {part: fused for fused, parts in FUSED.items() for part in parts}
+GEMMA4_DSPARK = "gemma4_dspark"
+"""A layout of DSpark: its class counts its own layers alone, fuses gate and up only, and passes those names on."""
 
 OFFSET_FAMILIES = frozenset({Family.EAGLE, Family.EAGLE3, Family.DFLASH, Family.DSPARK})
 """Their layers are numbered on from the target's last layer."""
@@ -42,13 +43,29 @@ class RuntimeModule:
     """False where the engine's class builds it without a quantization config."""
 
 
-def fused_sets(modules: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def layout_of(family: Family, config: Mapping[str, Any]) -> str:
+    """The family, or the layout of it that vLLM builds otherwise."""
+    named = str(config.get("architectures"))
+    return GEMMA4_DSPARK if family is Family.DSPARK and "Gemma4DSparkModel" in named else family.value
+
+
+def fused_layers(layout: str) -> dict[str, tuple[str, ...]]:
+    """Linear layers that vLLM builds as one, by its name for them."""
+    return {"gate_up_proj": FUSED["gate_up_proj"]} if layout == GEMMA4_DSPARK else FUSED
+
+
+def _fused_of(layout: str) -> dict[str, str]:
+    return {part: fused for fused, parts in fused_layers(layout).items() for part in parts}
+
+
+def fused_sets(modules: Iterable[str], layout: str = "") -> dict[str, tuple[str, ...]]:
     """Sibling modules that vLLM fuses, by the fused name in checkpoint name space. Singles are left out."""
     found: dict[str, list[str]] = {}
+    fused_of = _fused_of(layout)
     for module in modules:
         parent, _, last = module.rpartition(".")
-        if last in _FUSED_OF:
-            found.setdefault(f"{parent}.{_FUSED_OF[last]}".lstrip("."), []).append(module)
+        if last in fused_of:
+            found.setdefault(f"{parent}.{fused_of[last]}".lstrip("."), []).append(module)
     return {fused: tuple(sorted(parts)) for fused, parts in found.items()}
 
 
@@ -70,17 +87,19 @@ def runtime_modules(
 ) -> tuple[RuntimeModule, ...]:
     """What vLLM builds for checkpoint modules with a 2-D weight, beside a target of `depth` layers."""
     groups: dict[str, list[str]] = {}
+    layout = layout_of(family, config)
+    fused_of = _fused_of(layout)
     for module in linears:
-        parent, _, last = _engine_name(family, module, depth).rpartition(".")
-        fused = ".".join(part for part in (parent, _FUSED_OF.get(last, last)) if part)
+        parent, _, last = _engine_name(layout, module, depth).rpartition(".")
+        fused = ".".join(part for part in (parent, fused_of.get(last, last)) if part)
         groups.setdefault(fused, []).append(module)
-        if family is Family.EAGLE3 and _FUSED_OF.get(last) == "qkv_proj" and _is_qwen3(config):
+        if family is Family.EAGLE3 and fused_of.get(last) == "qkv_proj" and _is_qwen3(config):
             # That class builds q/k/v a second time, under the layer's own prefix.
             groups.setdefault(f"{parent.removesuffix('.self_attn')}.qkv_proj", []).append(module)
     head = "draft_model.lm_head" if family is Family.DRAFT_MODEL else "lm_head"
     groups.setdefault(head, [])  # built for every drafter, also where its weight is the target's
     return tuple(
-        RuntimeModule(name, tuple(sorted(parts)), _quantizable(family, name, config))
+        RuntimeModule(name, tuple(sorted(parts)), _quantizable(layout, name, config))
         for name, parts in sorted(groups.items())
     )
 
@@ -91,37 +110,39 @@ def _is_qwen3(config: Mapping[str, Any]) -> bool:
     return "Qwen3ForCausalLM" in str(config.get("architectures"))
 
 
-def _engine_name(family: Family, module: str, depth: int) -> str:
-    if family is Family.DRAFT_MODEL:
+def _engine_name(layout: str, module: str, depth: int) -> str:
+    if layout == Family.DRAFT_MODEL:
         return f"draft_model.{module}"
     if module == "lm_head":
         return module
     name = module.removeprefix("model.")
     name = re.sub(r"^midlayer\.", "layers.0.", name)
-    if family in OFFSET_FAMILIES:
+    if layout in OFFSET_FAMILIES:
         name = re.sub(r"^layers\.(\d+)", lambda match: f"layers.{int(match[1]) + depth}", name)
     return f"model.{name}"
 
 
-def _quantizable(family: Family, name: str, config: Mapping[str, Any]) -> bool:
+def _quantizable(layout: str, name: str, config: Mapping[str, Any]) -> bool:
     if name.endswith("lm_head"):
-        if family in (Family.DSPARK, Family.EAGLE):
+        if layout in (Family.DSPARK, GEMMA4_DSPARK, Family.EAGLE):
             return False
-        return family is not Family.DFLASH or config.get("has_own_lm_head") is True
+        return layout != Family.DFLASH or config.get("has_own_lm_head") is True
+    if layout == GEMMA4_DSPARK and "markov_head" in name:
+        return False
     return _PLAIN.search(name) is None
 
 
-def packed_mapping(family: Family) -> dict[str, tuple[str, ...]]:
-    """`packed_modules_mapping` of the drafter's quantization config: only a standalone model's class passes one."""
-    return dict(FUSED) if family is Family.DRAFT_MODEL else {}
+def packed_mapping(layout: str) -> dict[str, tuple[str, ...]]:
+    """`packed_modules_mapping` of the drafter's quantization config, which few classes pass on."""
+    return dict(fused_layers(layout)) if layout in (Family.DRAFT_MODEL, GEMMA4_DSPARK) else {}
 
 
-def as_engine_reads(family: Family, ignore: Sequence[str], depth: int, layers: int) -> list[str]:
+def as_engine_reads(layout: str, ignore: Sequence[str], depth: int, layers: int) -> list[str]:
     """The list after the drafter's class had it: `apply_vllm_mapper`, or `_add_global_draft_layer_exclusions`."""
-    if family is Family.DRAFT_MODEL:
+    if layout in (Family.DRAFT_MODEL, GEMMA4_DSPARK):
         return [part for pattern in ignore for part in _split_wildcard(pattern)]
     result = list(ignore)
-    if family not in ALIASED_FAMILIES or depth == 0:
+    if layout not in ALIASED_FAMILIES or depth == 0:
         return result
 
     def offset(match: re.Match[str]) -> str:

@@ -74,7 +74,7 @@ _LAYOUTS = (
     ),
 )
 # Other tensors under the names of a family above; they come with their own layouts.
-_OTHER_LAYOUTS = re.compile(r"Gemma4DSpark|K3DSpark|DeepseekV[234]|Laguna|LiLiCorr|MuseGlimmer")
+_OTHER_LAYOUTS = re.compile(r"K3DSpark|DeepseekV[234]|Laguna|LiLiCorr|MuseGlimmer")
 
 
 def _check_count(checkpoint: Checkpoint) -> None:

@@ -6,6 +6,7 @@ markov_w2 with it.
 
 from draftmill.plans import Family
 from draftmill_worker.checkpoint.drafter import Drafter, Module
+from draftmill_worker.checkpoint.families import gemma4_dspark
 from draftmill_worker.checkpoint.families.dflash import NO_QUANT_CONFIG, BlockDrafter
 from draftmill_worker.checkpoint.families.reading import Reading, keep_reason
 
@@ -13,6 +14,8 @@ _CLASSES = ("Qwen3DSparkModel", "Qwen3OmniDSparkModel")
 
 
 def read(reading: Reading) -> Drafter:
+    if gemma4_dspark.ARCHITECTURE in reading.settings.texts("architectures"):
+        return gemma4_dspark.read(reading)
     block = BlockDrafter(reading)
     settings, sizes = reading.settings, block.sizes
     rank = settings.required("markov_rank")

@@ -5,7 +5,7 @@ from draftmill_worker.checkpoint.families.reading import Reading
 from draftmill_worker.checkpoint.families.settings import Sizes
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-_GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
+GATE_UP = ("mlp.gate_proj", "mlp.up_proj")
 
 
 def check_layer(reading: Reading, prefix: str, sizes: Sizes, in_size: int, norms: tuple[str, ...]) -> None:
@@ -40,6 +40,6 @@ def layer_modules(
     return [
         module("self_attn.qkv_proj", QKV, keep_qkv, qkv_runtime),
         module("self_attn.o_proj", ("self_attn.o_proj",)),
-        module("mlp.gate_up_proj", _GATE_UP),
+        module("mlp.gate_up_proj", GATE_UP),
         module("mlp.down_proj", ("mlp.down_proj",)),
     ]

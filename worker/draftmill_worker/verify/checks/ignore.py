@@ -8,6 +8,7 @@ from draftmill_worker.verify.runtime import (
     RuntimeModule,
     as_engine_reads,
     excluded,
+    layout_of,
     packed_mapping,
     runtime_modules,
     target_depths,
@@ -44,7 +45,7 @@ def ignore_resolves(view: View) -> Result:
     result = Result(evidence={"engine_names": 0, "target_layers": list(target_depths(view.settings))})
     seen: set[tuple[str, str]] = set()
     for depth in target_depths(view.settings):
-        ignore = as_engine_reads(view.plan.family, view.ignore, depth, _layers(view))
+        ignore = as_engine_reads(_layout(view), view.ignore, depth, _layers(view))
         for module in runtime_modules(view.plan.family, _matrices(view), view.settings, depth):
             result.evidence["engine_names"] += 1
             for where, message in _faults(view, module, ignore):
@@ -63,7 +64,7 @@ def _faults(view: View, module: RuntimeModule, ignore: list[str]) -> Iterator[tu
     if inside and not module.quantizable:
         yield module.name, "quantized, yet the engine builds it without a quantization configuration"
     try:
-        out = excluded(module.name, ignore, packed_mapping(view.plan.family))
+        out = excluded(module.name, ignore, packed_mapping(_layout(view)))
     except ValueError as error:
         yield module.name, str(error)
         return
@@ -97,7 +98,7 @@ def engine_queries(view: View) -> tuple[list[engine.Query], dict[str, bool]]:
     for depth in target_depths(view.settings):
         modules = runtime_modules(view.plan.family, _matrices(view), view.settings, depth)
         asked = {module.name: _quantized(view).isdisjoint(module.parts) for module in modules if module.quantizable}
-        queries.append(engine.Query(view.plan.family, depth, _layers(view), tuple(sorted(asked))))
+        queries.append(engine.Query(_layout(view), depth, _layers(view), tuple(sorted(asked))))
         expected |= {f"{depth}: {name}": out for name, out in asked.items()}
     return queries, expected
 
@@ -117,6 +118,10 @@ def _judge(view: View, answer: engine.Answer, expected: dict[str, bool]) -> Resu
         if found != out:
             result.blame(name, "excluded" if out else "quantized", f"vLLM: {found}")
     return result
+
+
+def _layout(view: View) -> str:
+    return layout_of(view.plan.family, view.settings)
 
 
 def _matrices(view: View) -> list[str]:

@@ -6,7 +6,7 @@ from draftmill.formats import Scale
 from draftmill.reports import CheckStatus
 from draftmill_worker.verify.reference import block_scales, cast_dtype, input_scale, numbers, tensor_scale
 from draftmill_worker.verify.registry import Result, check
-from draftmill_worker.verify.runtime import FUSED, fused_sets
+from draftmill_worker.verify.runtime import fused_layers, fused_sets, layout_of
 from draftmill_worker.verify.tensors import chunks, pieces, raw
 from draftmill_worker.verify.view import Linear, View
 
@@ -50,13 +50,14 @@ def scales_positive(view: View) -> Result:
 def fused_uniform(view: View) -> Result:
     quantized = {linear.name: linear for linear in view.linears}
     modules = [tensor.name.removesuffix(".weight") for tensor in view.plan.tensors if tensor.name.endswith(".weight")]
-    sets = fused_sets(modules)
+    layout = layout_of(view.plan.family, view.settings)
+    sets = fused_sets(modules, layout)
     result = Result(evidence={"groups": len(sets), "scales": view.plan.scales})
     for fused, parts in sorted(sets.items()):
         inside = [part for part in parts if part in quantized]
         if not inside:
             continue
-        missing = len(parts) < len(FUSED[fused.rpartition(".")[2]])
+        missing = len(parts) < len(fused_layers(layout)[fused.rpartition(".")[2]])
         if missing or len(inside) < len(parts):
             result.blame(fused, "parts are missing" if missing else "only some parts are quantized", inside)
         elif view.plan.scales == "fused":
