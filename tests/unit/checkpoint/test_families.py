@@ -25,6 +25,7 @@ from tests.unit.checkpoint.layouts import (
     gemma4_dspark,
     medusa,
     speculators,
+    stack,
 )
 
 
@@ -498,6 +499,17 @@ def test_c102_configuration_of_another_family(tmp_path: Path) -> None:
     problem = _problem(layout, tmp_path)
     assert problem.slug == "unknown-family"
     assert "tensors are those of dspark; the configuration claims draft_model, eagle" in problem.detail
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3"])
+def test_c102_deepseeks_dspark_is_refused_with_the_reason(tmp_path: Path, dtype: str) -> None:
+    """Quantized as it is published, or not."""
+    config = stack("DeepseekV4ForCausalLM", "deepseek_v4", 2) | {"dspark_markov_rank": 16, "n_mtp_layers": 2}
+    layout = Layout(config).add({f"mtp.{stage}.attn.wkv.weight": (HIDDEN, HIDDEN) for stage in range(2)}, dtype)
+    layout.add({"mtp.0.main_proj.weight": (HIDDEN, 3 * HIDDEN), "mtp.1.markov_head.markov_w1.weight": (VOCAB, 16)})
+    problem = _problem(layout, tmp_path)
+    assert (problem.slug, _wheres(problem)) == ("family-not-quantizable", ["mtp.0.main_proj.*", "mtp.1.markov_head.*"])
+    assert "wo_a" in problem.detail
 
 
 @pytest.mark.parametrize("name", ["K3DSparkModel", "LiLiCorrDraftModel"])

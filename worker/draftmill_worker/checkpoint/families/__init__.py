@@ -13,6 +13,7 @@ from draftmill.problems import Offender, ProblemError
 from draftmill_worker.checkpoint.checkpoint import Checkpoint
 from draftmill_worker.checkpoint.drafter import Drafter, Module
 from draftmill_worker.checkpoint.families import dflash, draft_model, dspark, eagle, eagle3, medusa
+from draftmill_worker.checkpoint.families.deepseek_dspark import refuse_deepseek_dspark
 from draftmill_worker.checkpoint.families.quantized import refuse_quantized
 from draftmill_worker.checkpoint.families.reading import Reading
 from draftmill_worker.checkpoint.families.settings import Settings, flatten
@@ -88,10 +89,11 @@ def detect(checkpoint: Checkpoint) -> Drafter:
     """The drafter in the checkpoint.
 
     Raises `too-many-tensors`, `already-quantized`, `unknown-family`, `malformed-config`, `head-ambiguous`,
-    `tied-head-mismatch`, `target-layers-missing`, `shape-mismatch`, `missing-tensors` or `promised-layers-missing`,
-    with every offender.
+    `tied-head-mismatch`, `target-layers-missing`, `shape-mismatch`, `missing-tensors`, `promised-layers-missing` or
+    `family-not-quantizable`, with every offender.
     """
     _check_count(checkpoint)
+    refuse_deepseek_dspark(checkpoint)
     refuse_quantized(checkpoint)
     findings = Findings()
     settings, speculators = flatten(checkpoint.config, findings)
