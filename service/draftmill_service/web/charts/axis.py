@@ -25,15 +25,19 @@ class Axis:
         return [(self.at(tick), tick) for tick in self.ticks]
 
 
-def axis(values: Iterable[float], start: float, end: float, *, about: int = 5, pad: float = 0.08) -> Axis:
-    """An axis that holds the values with some air, in about so many round steps."""
+def axis(
+    values: Iterable[float], start: float, end: float, *, about: int = 5, pad: float = 0.08, origin: float | None = None
+) -> Axis:
+    """An axis that holds the values with some air, in about so many round steps; it begins at `origin` where one is
+    given."""
     values = list(values)
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     air = (high - low) * pad or abs(high) * pad or 1.0
     low, high = (low - air if low < 0 else max(0.0, low - air)), high + air
     step = _round_step((high - low) / about)
-    low, high = floor(low / step) * step, ceil(high / step) * step
-    count = round((high - low) / step)
+    low = floor(low / step) * step if origin is None else origin
+    count = ceil(round((high - low) / step, 6))
+    high = low + step * count
     return Axis(low, high, tuple(round(low + step * n, 10) for n in range(count + 1)), start, end)
 
 

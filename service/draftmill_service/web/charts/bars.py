@@ -42,7 +42,7 @@ def category_bars(series: Sequence[Series]) -> Bars:
     categories = sorted({name for each in series for name in each.categories})
     values = [value for each in series for value in each.categories.values()]
     # An acceptance length begins at 1: nothing accepted.
-    x = axis([1.0, *values], LEFT, WIDTH - RIGHT, about=6)
+    x = axis([1.0, *values], LEFT, WIDTH - RIGHT, about=6, origin=1.0)
     groups: list[Group] = []
     top = float(TOP)
     for category in categories:
