@@ -70,8 +70,16 @@ canary: $(STAMP) ## measure the README's table of families and formats on this m
 	cp "$$(ls .draftmill/canary/canary/*.json | tail -1)" docs/canary.json
 	$(BIN)/python -m draftmill_worker.bench.canary_table docs/canary.json README.md
 
-bench: $(STAMP) ## speed of the quantizer and of the service, beside their peers
-	$(BIN)/python -m tests.bench
+bench: $(STAMP) .venv-peer/.installed ## speed of the quantizer and of the service, beside their peers (writes docs/speed.md)
+	$(BIN)/python -m tests.bench --peer .venv-peer/bin/python --page docs/speed.md
+
+# llm-compressor's pins and vLLM's exclude each other: it gets an environment of its own.
+.venv-peer/.installed:
+	$(PYTHON) -m venv .venv-peer
+	.venv-peer/bin/python -m pip --disable-pip-version-check install --quiet 'torch==2.13.0+cpu' 2>/dev/null || \
+		.venv-peer/bin/python -m pip --disable-pip-version-check install --quiet 'torch==2.13.0+cpu' --index-url $(TORCH_CPU_INDEX)
+	.venv-peer/bin/python -m pip --disable-pip-version-check install --quiet 'llmcompressor==0.14.0.1'
+	@touch $@
 
 clean: ## remove what the targets made, but not .venv
 	rm -rf .draftmill .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

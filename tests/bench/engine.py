@@ -2,8 +2,9 @@
 
 Arms are interleaved, each a fresh process over the same DSpark-shaped checkpoint with a warm page cache, and each is
 measured whole: imports are in the time. (The warm row is the stage alone, in a fork of a process that has everything
-loaded, as the service runs it.) All arms sync to disk or none does; hashing is a line of its own. The two files must
-be equal, byte for byte. With several rounds the best of each arm counts: other work can only slow one down.
+loaded, as the service runs it.) All arms sync to disk or none does; hashing is a line of its own. ModelOpt's file and
+ours must be equal, byte for byte. With --peer, fp8 also runs beside llm-compressor's model_free_ptq in FP8_DYNAMIC,
+with the same modules left alone. With several rounds the best of each arm counts: other work can only slow one down.
 """
 
 import argparse
@@ -29,6 +30,9 @@ from tests.fixtures.large import dspark_shaped
 
 WEIGHTS = "model.safetensors"
 MEGA = 1e6
+FULL_GIGABYTES = 3.42
+# llm-compressor's scheme next to each format.
+PEER_SCHEMES = {Format.FP8: "FP8_DYNAMIC"}
 
 
 @dataclass(frozen=True)
@@ -44,28 +48,31 @@ class Row:
 
 def main(arguments: list[str]) -> None:
     options = _options(arguments)
-    folder = Path(tempfile.mkdtemp(prefix="draftmill-bench-", dir=options.dir))
-    try:
-        result = bench(folder, options)
-    finally:
-        shutil.rmtree(folder)
-    print(json.dumps(result, indent=2) if options.json else "\n".join(_report(result)))
+    results = []
+    for gigabytes in options.gb or [FULL_GIGABYTES]:
+        folder = Path(tempfile.mkdtemp(prefix="draftmill-bench-", dir=options.dir))
+        try:
+            results.append(bench(folder, gigabytes, options))
+        finally:
+            shutil.rmtree(folder)
+    print(json.dumps(results, indent=2) if options.json else "\n".join(_report(results)))
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="tests.bench.engine", description=__doc__.splitlines()[0])
-    parser.add_argument("--gb", type=float, default=3.42, help="size of the checkpoint, 0.5 to 4")
+    parser.add_argument("--gb", type=float, action="append", help="size of the checkpoint, 0.5 to 4; may be repeated")
     parser.add_argument("--format", action="append", choices=list(Format), help="default: fp8 and w4a16_nvfp4")
     parser.add_argument("--rounds", type=int, default=1, help="of which the best counts")
     parser.add_argument("--fsync", action="store_true", help="in both arms and the floor")
     parser.add_argument("--alone", action="store_true", help="without the reference, to see growth over --gb")
+    parser.add_argument("--peer", type=Path, metavar="PYTHON", help="of an environment with llm-compressor")
     parser.add_argument("--dir", type=Path, help="where three times --gb fit")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(arguments)
 
 
-def bench(folder: Path, options: argparse.Namespace) -> dict[str, object]:
-    source = dspark_shaped(folder / "source", options.gb)
+def bench(folder: Path, gigabytes: float, options: argparse.Namespace) -> dict[str, object]:
+    source = dspark_shaped(folder / "source", gigabytes)
     formats = [Format(name) for name in options.format or (Format.FP8, Format.W4A16_NVFP4)]
     plans = {format: _plan(source, format) for format in formats}
     warm = _milled(source, folder / "warm", formats[0], fsync=False)
@@ -106,7 +113,9 @@ def _rows(folder: Path, source: Path, plan: Plan, format: Format, options: argpa
             reference = _reference(folder, source, plan, format, fsync=options.fsync)
             arms.setdefault("modelopt", []).append(reference)
             _assert_equal(folder / "ours" / WEIGHTS, folder / "theirs" / WEIGHTS)
-        for made in ("ours", "theirs"):
+        if options.peer and format in PEER_SCHEMES:
+            arms.setdefault("model_free_ptq", []).append(_peer(folder, source, plan, format, options))
+        for made in ("ours", "theirs", "peer"):
             shutil.rmtree(folder / made, ignore_errors=True)
     size = plan.source_bytes
     return [
@@ -136,6 +145,15 @@ def _reference(folder: Path, source: Path, plan: Plan, format: Format, *, fsync:
     return measure.run(arm + (["--fsync"] if fsync else []))
 
 
+def _peer(folder: Path, source: Path, plan: Plan, format: Format, options: argparse.Namespace) -> Measured:
+    ignore = folder / "ignore.json"
+    kept = [tensor for tensor in plan.tensors if tensor.fate is not Fate.QUANTIZED and len(tensor.shape) == 2]
+    ignore.write_text(json.dumps([tensor.name.removesuffix(".weight") for tensor in kept]))
+    arm = [str(Path(__file__).with_name("model_free_arm.py")), str(source), str(folder / "peer"), PEER_SCHEMES[format]]
+    # The path as given: a link to the interpreter is what makes it the environment's.
+    return measure.run([str(options.peer.absolute()), *arm, str(ignore), *(["--fsync"] if options.fsync else [])])
+
+
 def _floor(source: Path, out: Path, plan: Plan, *, fsync: bool) -> Measured:
     threads = str(len(os.sched_getaffinity(0)))
     arm = [sys.executable, "-m", "tests.bench.floor", str(source / WEIGHTS), str(out), str(plan.variant_bytes), threads]
@@ -149,26 +167,33 @@ def _assert_equal(ours: Path, theirs: Path) -> None:
         sys.exit(f"{ours} and {theirs} differ")
 
 
-def _report(result: dict[str, object]) -> list[str]:
-    rows = [Row(**row) for row in result["rows"]]
-    durable = "until the disk has every byte" if result["fsync"] else "without fsync, in any arm"
+def _report(results: list[dict[str, object]]) -> list[str]:
+    first = results[0]
+    durable = "until the disk has every byte" if first["fsync"] else "without fsync, in any arm"
+    hashing = ", ".join(
+        f"{result['source_bytes'] / 1e9:.2f} GB in {result['hash_source_seconds']:.2f} s" for result in results
+    )
     lines = [
-        f"{result['source_bytes'] / 1e9:.2f} GB source, {result['cpus']} CPUs, load {result['load']:.1f}, {durable}",
-        f"hashing the source (SHA-256), not in the rows: {result['hash_source_seconds']:.2f} s",
+        f"{first['cpus']} CPUs, load {first['load']:.1f}, {durable}",
+        f"hashing the source (SHA-256), not in the rows: {hashing}",
         "",
-        "| format | arm | wall s | CPU s | peak anonymous MB | GB/s | times draftmill |",
-        "|---|---|---|---|---|---|---|",
+        "| source GB | format | arm | wall s | CPU s | peak anonymous MB | GB/s | times draftmill |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for row in rows:
-        ours = next(other for other in rows if other.format == row.format and other.arm == "draftmill")
-        ratio = f"{row.wall / ours.wall:.2f}"
-        lines.append(
-            f"| {row.format} | {row.arm} | {row.wall:.2f} | {row.cpu:.2f} | {row.anonymous_mb:.0f} "
-            f"| {row.gb_per_s:.2f} | {ratio} |"
-        )
-    if any(row.arm == "modelopt" for row in rows):
+    for result in results:
+        lines += _lines(result["source_bytes"] / 1e9, [Row(**row) for row in result["rows"]])
+    if any(row["arm"] == "modelopt" for row in first["rows"]):
         lines += ["", "draftmill's file and modelopt's are equal, byte for byte."]
     return lines
+
+
+def _lines(gigabytes: float, rows: list[Row]) -> list[str]:
+    walls = {row.format: row.wall for row in rows if row.arm == "draftmill"}
+    return [
+        f"| {gigabytes:.2f} | {row.format} | {row.arm} | {row.wall:.2f} | {row.cpu:.2f} | {row.anonymous_mb:.0f} "
+        f"| {row.gb_per_s:.2f} | {row.wall / walls[row.format]:.2f} |"
+        for row in rows
+    ]
 
 
 if __name__ == "__main__":
