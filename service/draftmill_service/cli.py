@@ -51,6 +51,30 @@ def openapi() -> None:
     typer.echo(json.dumps(create_app(_settings()).openapi(), indent=2, sort_keys=True, ensure_ascii=False))
 
 
+@app.command()
+def rebuild(as_json: AsJson = False) -> None:
+    """Fill an empty ledger from the data directory: done jobs with their events, heads of the receipts' chains.
+
+    Run it while no service and no worker runs. Jobs that were queued or running are not restored; those that had begun
+    are listed, to be submitted anew. Exit code 1: something on the disk is damaged, and listed.
+    """
+    from draftmill_service.ledger import LedgerUnavailable
+    from draftmill_service.rebuild import rebuilt
+
+    try:
+        done = rebuilt(_settings())
+    except LedgerUnavailable as error:
+        typer.echo(f"draftmill-service: the ledger is away ({error}); the same command goes on from here", err=True)
+        raise typer.Exit(3) from None
+    if as_json:
+        typer.echo(done.model_dump_json(indent=2))
+    else:
+        for line in done.lines():
+            typer.echo(line)
+    if done.unreadable or done.findings:
+        raise typer.Exit(1)
+
+
 def _keyring() -> Keyring:
     return Keyring(_settings().keys_file)
 

@@ -19,6 +19,7 @@ from draftmill_service.api.deps import Services
 from draftmill_service.api.gate import PAGES, Gate
 from draftmill_service.api.metrics import Metrics
 from draftmill_service.api.openapi import describe
+from draftmill_service.archivist import Archivist
 from draftmill_service.doorbell import Doorbell
 from draftmill_service.keyring import Keyring
 from draftmill_service.ledger import Ledger, LedgerUnavailable
@@ -51,18 +52,24 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         max_attempts=settings.max_attempts,
         ring_seconds=settings.ring_seconds,
     )
+    archivist = Archivist(ledger, settings.data_dir, every=settings.reap_seconds)
     metrics = Metrics(reaper.counts, lambda: doorbell.failures)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         doorbell.start()
-        reaping = asyncio.create_task(reaper.run(), name="reaper")
+        loops = [
+            asyncio.create_task(reaper.run(), name="reaper"),
+            asyncio.create_task(archivist.run(), name="archivist"),
+        ]
         try:
             yield
         finally:
-            reaping.cancel()
-            with suppress(asyncio.CancelledError):
-                await reaping
+            for loop in loops:
+                loop.cancel()
+            for loop in loops:
+                with suppress(asyncio.CancelledError):
+                    await loop
             await asyncio.to_thread(doorbell.stop)
             await ledger.close()
 

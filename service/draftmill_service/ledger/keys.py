@@ -42,6 +42,8 @@ class Keys:
         """The same of items whose turn in their batch has come."""
         self.line = f"{prefix}:line"
         """Queued jobs, without those of batches, by the time (ms) they were queued."""
+        self.unarchived = f"{prefix}:unarchived"
+        """Done jobs whose record is not on the disk yet, by the time (ms) of their ending."""
         self.leases = f"{prefix}:leases"
         """Running and canceling jobs by the time (ms) their lease ends."""
         self.deadlines = f"{prefix}:deadlines"

@@ -12,6 +12,7 @@ from draftmill.problems import Offender, ProblemError
 from draftmill.receipts import ChainHeads
 from draftmill.states import JobState
 from draftmill_service.ledger import cursors, records
+from draftmill_service.ledger.archiving import Archiving, labels
 from draftmill_service.ledger.batches import Batches
 from draftmill_service.ledger.keys import BATCHES_QUEUE, JOB_ID_IN_BELL, JOBS_QUEUE
 from draftmill_service.ledger.preflights import Preflights
@@ -56,11 +57,7 @@ class Gauges(NamedTuple):
     """Messages that no worker has taken."""
 
 
-def _labels(spec: JobSpec) -> list[str]:
-    return [term for key, value in spec.labels.items() for term in (key, f"{key}={value}")]
-
-
-class Ledger(Reading, Preflights, Batches):
+class Ledger(Reading, Preflights, Batches, Archiving):
     """Jobs, as the API and the reaper see them."""
 
     async def submit(
@@ -89,7 +86,7 @@ class Ledger(Reading, Preflights, Batches):
             JOBS_QUEUE,
             bell,
             JOB_ID_IN_BELL,
-            *_labels(spec),
+            *labels(spec),
         )
         if answer[0] == "mismatch":
             raise ProblemError("idempotency-mismatch", "the Idempotency-Key belongs to a job with another spec")
@@ -204,7 +201,7 @@ class Ledger(Reading, Preflights, Batches):
         ProblemError: not-found, expired; conflict when it is not done.
         """
         job = await self._existing(job_id)
-        if await self._run("remove", job_id, *_labels(job.spec)) == 0:
+        if await self._run("remove", job_id, *labels(job.spec)) == 0:
             raise ProblemError("conflict", "a job that is not done cannot be removed")
 
     async def chain_heads(self) -> ChainHeads:

@@ -46,7 +46,10 @@ local function enter(id, to, t, reason)
   -- An item that is tried again waits for its turn in the batch.
   if to == 'queued' and not (batch and DONE[from]) then redis.call('ZADD', queued, 0, id) else redis.call('ZREM', queued, id) end
   if to ~= 'running' and to ~= 'canceling' then redis.call('ZREM', P .. ':leases', id) end
-  if DONE[to] then redis.call('ZREM', P .. ':deadlines', id) end
+  if DONE[to] then
+    redis.call('ZREM', P .. ':deadlines', id)
+    redis.call('ZADD', P .. ':unarchived', t, id)
+  end
   local data = { state = to, attempt = tonumber(redis.call('HGET', key, 'attempt')) }
   if reason and reason ~= '' then
     data.reason = reason
