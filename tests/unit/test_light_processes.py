@@ -24,6 +24,29 @@ def test_nothing_heavy_is_imported(module: str) -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.parametrize(
+    ("code", "unused"),
+    [
+        (
+            "from draftmill.cli.main import build; build('quantize'); import draftmill_worker.mill",
+            {"httpx", "httpx2", "huggingface_hub", "rich", "numba"},
+        ),
+        (
+            "from draftmill_worker.quantize.kernels import warm_up; warm_up()",
+            {"scipy.linalg", "torch"},
+        ),
+    ],
+)
+def test_quantizing_alone_starts_without_what_it_does_not_use(code: str, unused: set[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; import sys; print(*(sys.modules.keys() & {unused!r}))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == []
+
+
 # A torch that was built with CUDA and would have to ask the driver, which counts the questions.
 PRELOAD = """
 import os
