@@ -7,7 +7,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from draftmill import Benchmark, Format, Gate, Job, JobSpec, JobState, PromptSet, Reason, RepoSource, Stage
+from draftmill import (
+    Benchmark,
+    Format,
+    Gate,
+    Job,
+    JobSpec,
+    JobState,
+    ProblemError,
+    PromptSet,
+    Reason,
+    RepoSource,
+    Stage,
+)
 from draftmill.archive import Archive
 from draftmill.archive.verify import verify
 from draftmill.receipts import BootState, ReceiptSummary
@@ -112,8 +124,11 @@ def test_kill_9_of_the_engine_fails_the_job_by_name(office: Office, worker: Work
     assert job.problem.slug == "boot-failed"
     assert "SIGKILL" in job.problem.detail
     assert not _engines(worker)
-    # The stage lived: it ended the boot in order, without a receipt.
-    assert _state(worker, boot) is BootState.FAILED
+    # The stage lived, and did not end in the engine's name what the engine did not.
+    assert _state(worker, boot) is BootState.INCOMPLETE
+    with pytest.raises(ProblemError, match="not-ready"):
+        Archive.of(worker.data).receipt(boot)
+    assert job.summary is None or job.summary.acceptance is None
     _intact(worker, office)
 
 

@@ -90,6 +90,7 @@ def test_an_engine_that_fails_is_a_boot_that_failed(
     with pytest.raises(ProblemError, match=says) as caught:
         _launch(opened(act), tmp_path)
     assert caught.value.problem.slug == "boot-failed"
+    assert isinstance(caught.value, boot.EngineKilledError) == (act == "killed")
 
 
 def test_its_last_words_are_told_without_secrets(opened: Callable[[str], Boot], tmp_path: Path) -> None:

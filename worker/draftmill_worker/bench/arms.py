@@ -191,6 +191,9 @@ class Arms:
             launched = boot.launch(
                 opened, environment, home, self.place.boot_seconds, lambda done: self._advance(before + done)
             )
+        except boot.EngineKilledError:
+            # It reads as what it is: a boot that was opened and never ended.
+            raise
         except ProblemError:
             opened.fail()
             raise

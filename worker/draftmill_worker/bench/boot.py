@@ -50,6 +50,10 @@ class Files(Protocol):
     def stderr(self) -> Path: ...
 
 
+class EngineKilledError(ProblemError):
+    """The engine died of a signal, whoever sent it: it did not come to an end of its own."""
+
+
 @dataclass(frozen=True)
 class Ran(Generic[A]):
     argv: tuple[str, ...]
@@ -79,8 +83,8 @@ def run(
     """Run `python -m module REQUEST RESULT PARENT PROGRESS` to its end. `home` is a folder of its own, `deadline` in
     seconds, `answer` the model of RESULT.
 
-    ProblemError("boot-failed") when it ends without a result, with its last words; whatever problem the engine process
-    found. Its processes are gone either way, and a GPU's memory is back.
+    ProblemError("boot-failed") when it ends without a result, with its last words, EngineKilledError when a signal ends
+    it; whatever problem the engine process found. Its processes are gone either way, and a GPU's memory is back.
     """
     (home / "tmp").mkdir(parents=True, exist_ok=True)
     result = home / "result.json"
@@ -153,7 +157,8 @@ def _session(session: int) -> list[psutil.Process]:
 
 def _read(boot: Files, result: Path, ended: int | None, environment: dict[str, str], model: type[A]) -> A:
     if ended != 0 or not result.is_file():
-        raise ProblemError("boot-failed", f"the engine {_how(ended)}", _last_words(boot, environment))
+        error = EngineKilledError if ended is not None and ended < 0 else ProblemError
+        raise error("boot-failed", f"the engine {_how(ended)}", _last_words(boot, environment))
     try:
         answer = model.model_validate_json(result.read_bytes())
     except ValidationError as error:
