@@ -9,6 +9,8 @@ GPU ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 STAMP := $(VENV)/.installed$(GPU)
 
+# Test files that run at once. Much of a test is waiting for another process.
+TEST_JOBS ?= 2
 # One numeric thread per process: tests run several processes on few cores.
 TEST_ENV := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive HF_HUB_DISABLE_TELEMETRY=1 HF_HUB_DISABLE_XET=1
 
@@ -40,7 +42,7 @@ up: $(STAMP) ## start the embedded service and leave it running
 	$(BIN)/draftmill up
 
 test: $(STAMP) ## the whole test run (under 20 minutes on two cores)
-	$(TEST_ENV) $(BIN)/python -m pytest -m 'not slow and not gpu and not web' tests
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile -m 'not slow and not gpu and not web' tests
 
 test-web: $(STAMP) ## the dashboard in a real Chromium; screenshots in .draftmill/screenshots
 	$(TEST_ENV) $(BIN)/python -m pytest -m web tests/web

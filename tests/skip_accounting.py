@@ -42,13 +42,24 @@ class SkipAccounting:
     def _judge(self, report: R) -> R:
         if report.outcome != "skipped":
             return report
-        entry = next((entry for entry in self.allowed if fnmatch.fnmatchcase(report.nodeid, entry.test)), None)
-        if entry is not None:
-            self.used.append((report.nodeid, entry))
-        elif self.strict:
+        if self.strict and self._entry(report) is None:
             report.outcome = "failed"
             report.longrepr = f"did not run, and tests/skips.toml does not name it: {_why(report)}"
         return report
+
+    def _entry(self, report: pytest.TestReport | pytest.CollectReport) -> Allowed | None:
+        return next((entry for entry in self.allowed if fnmatch.fnmatchcase(report.nodeid, entry.test)), None)
+
+    # Counted where reports arrive: with several processes, that is the one that prints the summary.
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._count(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self._count(report)
+
+    def _count(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.outcome == "skipped" and (entry := self._entry(report)) is not None:
+            self.used.append((report.nodeid, entry))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.strict and not self.used:

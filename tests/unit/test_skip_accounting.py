@@ -51,9 +51,10 @@ def test_unlisted_skips_fail(tmp_path: Path, arguments: list[str], environment: 
     assert "tests/skips.toml does not name it: Skipped: no device" in done.stdout
 
 
-def test_listed_skips_pass_and_are_printed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", [[], ["-n", "2"]])
+def test_listed_skips_pass_and_are_printed(tmp_path: Path, processes: list[str]) -> None:
     listed = '[[skip]]\ntest = "test_sample.py::*"\nreason = "there is no device here"\n'
-    done = run(tmp_path, "--strict-skips", listed=listed)
+    done = run(tmp_path, "--strict-skips", *processes, listed=listed)
     assert done.returncode == 0
     assert "test_sample.py::test_skips: there is no device here" in done.stdout
 
