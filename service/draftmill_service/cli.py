@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from draftmill._environment import read_settings
-from draftmill.errors import SettingsError
+from draftmill_service.commands import command_settings
 from draftmill_service.keyring import Keyring, Scope
-from draftmill_service.settings import ServiceSettings
+from draftmill_service.retention import command as retention
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 keys = typer.Typer(no_args_is_help=True, help="API keys. A running service follows at once.")
@@ -21,15 +20,6 @@ def main() -> None:
     app()
 
 
-def _settings() -> ServiceSettings:
-    """From the environment; a message and exit code 2 when that is wrong."""
-    try:
-        return read_settings(ServiceSettings)
-    except SettingsError as error:
-        typer.echo(f"draftmill-service: {error}", err=True)
-        raise typer.Exit(2) from None
-
-
 @app.command()
 def run(
     host: Annotated[str | None, typer.Option(help="Address to listen on; DRAFTMILL_HOST.")] = None,
@@ -38,7 +28,7 @@ def run(
     """Serve the API and run the reaper, until SIGTERM or Ctrl-C."""
     from draftmill_service.server import serve
 
-    settings = _settings()
+    settings = command_settings()
     given = {"host": host, "port": port}
     serve(settings.model_copy(update={name: value for name, value in given.items() if value is not None}))
 
@@ -48,7 +38,7 @@ def openapi() -> None:
     """Print the OpenAPI document."""
     from draftmill_service.api.app import create_app
 
-    typer.echo(json.dumps(create_app(_settings()).openapi(), indent=2, sort_keys=True, ensure_ascii=False))
+    typer.echo(json.dumps(create_app(command_settings()).openapi(), indent=2, sort_keys=True, ensure_ascii=False))
 
 
 @app.command()
@@ -62,7 +52,7 @@ def rebuild(as_json: AsJson = False) -> None:
     from draftmill_service.rebuild import rebuilt
 
     try:
-        done = rebuilt(_settings())
+        done = rebuilt(command_settings())
     except LedgerUnavailable as error:
         typer.echo(f"draftmill-service: the ledger is away ({error}); the same command goes on from here", err=True)
         raise typer.Exit(3) from None
@@ -76,7 +66,7 @@ def rebuild(as_json: AsJson = False) -> None:
 
 
 def _keyring() -> Keyring:
-    return Keyring(_settings().keys_file)
+    return Keyring(command_settings().keys_file)
 
 
 @keys.command()
@@ -113,6 +103,10 @@ def revoke(key_id: Annotated[str, typer.Argument(help="As `keys list` shows it."
     except KeyError:
         typer.echo(f"there is no key {key_id}", err=True)
         raise typer.Exit(2) from None
+
+
+for each in (retention.gc, retention.pin, retention.unpin, retention.pins):
+    app.command()(each)
 
 
 if __name__ == "__main__":

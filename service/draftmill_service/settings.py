@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import ByteSize, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from draftmill.batches import MAX_RUNNING
@@ -32,6 +32,17 @@ class ServiceSettings(BaseSettings):
     max_body_bytes: int = Field(default=1_000_000, ge=1)
     keepalive_seconds: float = Field(default=10.0, gt=0)
     """Longest silence in an event stream."""
+
+    keep_variants_days: float | None = Field(default=None, ge=0)
+    """`gc` removes variants that nobody used for longer. None, here and below, is no limit."""
+    keep_variants_bytes: ByteSize | None = None
+    """`gc` removes the least recently used until the rest fits."""
+    keep_sources_days: float | None = Field(default=None, ge=0)
+    keep_sources_bytes: ByteSize | None = None
+    keep_jobs_days: float | None = Field(default=None, ge=0)
+    """For requests, results and logs of jobs that are done."""
+    keep_partials_hours: float = Field(default=24.0, ge=0)
+    """For pulls that stopped half-way and may yet be taken up."""
 
     @model_validator(mode="after")
     def _absolute(self) -> Self:

@@ -11,11 +11,12 @@ from draftmill.plans import Plan
 from draftmill.problems import Problem, ProblemError
 from draftmill.reports import Artifacts, Manifest, ManifestFile, VerifyReport
 from draftmill.states import JobState, Reason, Stage
+from draftmill_service.retention.tombstones import read_tombstone
 
 ACCEPTANCE = "acceptance.json"
 
 
-class _StageResult(Model):
+class StageResult(Model):
     """A stage's result.json."""
 
     value: dict[str, JsonValue]
@@ -39,6 +40,9 @@ class Store:
                 return Plan.model_validate_json(sealed.read_bytes())
         plan = self._planned(job)
         if plan is None:
+            stone = read_tombstone(self._data / "jobs" / job.id / "tombstone.json")
+            if stone is not None and job.done:
+                raise ProblemError("expired", f"the job's plan {stone.says()}")
             raise _not_ready(job, "plan")
         return Plan.model_validate(plan)
 
@@ -85,7 +89,9 @@ class Store:
         variant = job.resolved_spec.variant
         manifest = self._evidence(variant) / "manifest.json"
         if not (manifest.is_file() and self._variant(variant).is_dir()):
-            raise ProblemError("expired", f"variant {variant} was removed from the store")
+            stone = read_tombstone(self._evidence(variant) / "tombstone.json")
+            what = "was removed from the store" if stone is None else stone.says()
+            raise ProblemError("expired", f"variant {variant} {what}; the same request builds it again")
         newest = self._newest_report(variant)
         if newest is None or not newest.passed:
             raise ProblemError("verify-failed", f"the newest verify report on variant {variant} is not a pass")
@@ -132,7 +138,7 @@ class Store:
         for attempt in reversed(job.attempts):
             path = self._data / "jobs" / job.id / str(attempt.number) / Stage.PLAN / "result.json"
             if path.is_file():
-                plan = _StageResult.model_validate_json(path.read_bytes()).value.get("plan")
+                plan = StageResult.model_validate_json(path.read_bytes()).value.get("plan")
                 if plan is not None:
                     return plan
         return None

@@ -68,6 +68,11 @@ class VariantStore:
     def _manifest_path(self) -> Path:
         return self.evidence / "manifest.json"
 
+    @property
+    def _tombstone(self) -> Path:
+        """There when retention removed the variant."""
+        return self.evidence / "tombstone.json"
+
     def write_report(self, job: str, report: VerifyReport) -> None:
         """Keep a verify report, also of a variant that failed and will never be sealed."""
         folder = self.evidence / job
@@ -93,7 +98,7 @@ class VariantStore:
         That is: sealed, with every file of its manifest at its size, and well by its newest report. ProblemError
         (`variant-differs`) when it was damaged.
         """
-        if not self.folder.is_dir() or not self._manifest_path.is_file():
+        if not self._use():
             return None
         report = self._newest_report()
         if report is None or not report.passed:
@@ -134,14 +139,18 @@ class VariantStore:
         _freeze(scratch)
         with self._locked():
             if self.folder.exists():
-                self._compare(manifest)
+                self._compare(make_manifest(self.folder), manifest)
+                self._mark()
                 remove_tree(scratch)
                 return Sealed(manifest, adopted=True)
+            if self._tombstone.is_file():
+                self._compare(self.manifest(), manifest)
             write_atomic(self._manifest_path, manifest.model_dump_json(indent=1).encode())
             self.folder.parent.mkdir(exist_ok=True)
             scratch.rename(self.folder)
             # Only now: moving a folder means writing to it, which its own mode would forbid.
             self.folder.chmod(READ_ONLY_FOLDER)
+            self._tombstone.unlink(missing_ok=True)
             sync(self.folder)
             sync(self.folder.parent)
         return Sealed(manifest, adopted=False)
@@ -157,9 +166,24 @@ class VariantStore:
         finally:
             os.close(lock)
 
-    def _compare(self, manifest: Manifest) -> None:
-        there = {file.path: file for file in make_manifest(self.folder).files}
-        ours = {file.path: file for file in manifest.files}
+    def _use(self) -> bool:
+        """Whether the variant is there; it is marked as used then, so that retention leaves it alone."""
+        if not self.folder.is_dir() or not self._manifest_path.is_file():
+            return False
+        with self._locked():
+            # Retention removes under this lock.
+            if not self.folder.is_dir():
+                return False
+            self._mark()
+        return True
+
+    def _mark(self) -> None:
+        os.utime(self._manifest_path)
+        self._tombstone.unlink(missing_ok=True)
+
+    def _compare(self, before: Manifest, now: Manifest) -> None:
+        there = {file.path: file for file in before.files}
+        ours = {file.path: file for file in now.files}
         # The card names the repository, and the same bytes may come from two.
         paths = sorted((there.keys() | ours.keys()) - {CARD})
         offenders = [

@@ -57,6 +57,11 @@ class Slot:
     def identity_path(self) -> Path:
         return self.parent / f"{self.name}.identity.json"
 
+    @property
+    def tombstone_path(self) -> Path:
+        """There when retention removed the folder."""
+        return self.parent / f"{self.name}.tombstone.json"
+
     def locked(self) -> AbstractContextManager[None]:
         """One process at a time. A waiter finds what the holder left."""
         return locked(self.parent / f"{self.name}.lock")
@@ -73,11 +78,13 @@ class Slot:
             manifest = Manifest.model_validate_json(self.manifest_path.read_bytes())
         except ValidationError:
             return None
-        if self._untouched():
-            return manifest
-        if rehash(self.folder, manifest, progress) != manifest:
-            return None
-        self._record_identity(self.folder)
+        if not self._untouched():
+            if rehash(self.folder, manifest, progress) != manifest:
+                return None
+            self._record_identity(self.folder)
+        # Retention leaves alone what was used just now.
+        os.utime(self.manifest_path)
+        self.tombstone_path.unlink(missing_ok=True)
         return manifest
 
     def seal(self, manifest: Manifest, linked: Collection[str] = ()) -> None:
@@ -101,6 +108,7 @@ class Slot:
             if self.sealed() != manifest:
                 raise
             remove_tree(self.partial)
+        self.tombstone_path.unlink(missing_ok=True)
         sync(self.parent)
 
     def discard(self) -> None:
