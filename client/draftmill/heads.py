@@ -7,7 +7,8 @@ from pydantic_core import PydanticCustomError
 
 from draftmill._model import Model
 from draftmill.benchmarks import EngineArgs, EngineEnv, PromptSet
-from draftmill.sources import PathSource, RepoSource
+from draftmill.plans import OutputTensor
+from draftmill.sources import PathSource, RepoSource, Sha256
 
 
 class CaptureOptions(Model):
@@ -92,3 +93,45 @@ class HeadReport(Model):
     rtn: Divergence | None = None
     """None where nothing was captured."""
     gptq: Divergence | None = None
+
+
+class HeadGroup(Model):
+    """Modules that were rewritten, and the compressed-tensors group that tells an engine so."""
+
+    name: str
+    targets: tuple[str, ...]
+    bits: int
+    modules: tuple[str, ...]
+
+
+class DraftVocab(Model):
+    size: int
+    sha256: Sha256
+    """Of the ids as little-endian int64."""
+    layout: Literal["native", "community"]
+    native: bool
+    """The drafter's family knows draft vocabularies; False for an MTP block, which needs a draft head beside it."""
+    coverage: tuple[Coverage, ...] = ()
+    """By size; empty for ids that were given."""
+
+
+class HeadPlan(Model):
+    """`head.json`: what a variant with a rewritten head is, beside its source."""
+
+    schema_: Literal["draftmill.head/v1"] = Field(default="draftmill.head/v1", alias="schema")
+    source_tensor: str | None = None
+    """File and tensor of the unquantized head; None where it was left alone."""
+    tied: bool = False
+    """The source's head is its embedding; the variant has one of its own."""
+    groups: tuple[HeadGroup, ...] = ()
+    draft_vocab: DraftVocab | None = None
+    removed: tuple[str, ...]
+    """Tensors of the source that the variant has in no file."""
+    added: tuple[OutputTensor, ...]
+    """Tensors that the source does not have, or not so."""
+    linked: tuple[str, ...]
+    """Weight files that are the source's own, by hard link."""
+    source_bytes: int
+    variant_bytes: int
+    report: HeadReport | None = None
+    """What was found of the quantized head."""

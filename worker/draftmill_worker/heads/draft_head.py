@@ -13,7 +13,7 @@ from draftmill.plans import OutputTensor
 from draftmill.problems import Offender, ProblemError
 from draftmill_worker.checkpoint.checkpoint import Checkpoint
 from draftmill_worker.checkpoint.headers import TensorInfo
-from draftmill_worker.heads.rewrite import Stored, Write, rewrite, write_file
+from draftmill_worker.heads.rewrite import Stored
 from draftmill_worker.heads.source import find_head
 from draftmill_worker.heads.tensors import raw, read_rows
 from draftmill_worker.heads.vocabulary import check_ids
@@ -31,8 +31,12 @@ ROWS = 1 << 13
 """Rows gathered together."""
 
 
-def slice_mtp(folder: Path, checkpoint: Checkpoint, ids: Tensor, write: Write = write_file) -> dict[str, Any]:
-    """Add the draft head and its ids to a directory with an MTP block; what config.json has to say of it.
+Cut = tuple[list[Stored], dict[str, Any]]
+"""Tensors to store, and keys of config.json."""
+
+
+def slice_mtp(folder: Path, checkpoint: Checkpoint, ids: Tensor) -> Cut:
+    """The draft head of a directory with an MTP block, and its ids.
 
     The head is the directory's own, as it is: packed rows are copied as they are packed. ProblemError
     ("draft-vocab-invalid"), ("head-source-missing").
@@ -44,8 +48,7 @@ def slice_mtp(folder: Path, checkpoint: Checkpoint, ids: Tensor, write: Write = 
         shape = _weight_shape(folder, checkpoint, head[PACKED].name.removesuffix(PACKED))
         stored.append(_values(f"{MODULE}.{SHAPE}", torch.tensor([len(ids), shape[1]])))
     stored.append(_values(IDS, ids))
-    rewrite(folder, (), stored, write)
-    return {SIZE_KEY: len(ids), IDS_KEY: ids.tolist()}
+    return stored, {SIZE_KEY: len(ids), IDS_KEY: ids.tolist()}
 
 
 def write_community(folder: Path, ids: Tensor) -> None:
@@ -97,8 +100,8 @@ def read_native(folder: Path, checkpoint: Checkpoint) -> Native:
     return Native(vocab, tables, old)
 
 
-def slice_native(folder: Path, checkpoint: Checkpoint, ids: Tensor, write: Write = write_file) -> dict[str, Any]:
-    """Cut the drafter's own head to `ids`, with `d2t` and `t2d` as its family reads them; keys for config.json.
+def slice_native(folder: Path, checkpoint: Checkpoint, ids: Tensor) -> Cut:
+    """A drafter's own head cut to `ids`, with `d2t` and `t2d` as its family reads them.
 
     ProblemError("draft-vocab-invalid") also for tokens that a drafter with fewer rows never had.
     """
@@ -109,8 +112,7 @@ def slice_native(folder: Path, checkpoint: Checkpoint, ids: Tensor, write: Write
     marks = torch.zeros(native.vocab, dtype=torch.bool)
     marks[ids] = True
     stored += [_values(D2T, ids - torch.arange(len(ids))), _values(T2D, marks)]
-    rewrite(folder, (), stored, write)
-    return {"draft_vocab_size": len(ids), "tie_word_embeddings": False}
+    return stored, {"draft_vocab_size": len(ids), "tie_word_embeddings": False}
 
 
 def _places(old: Tensor, ids: Tensor) -> Tensor:

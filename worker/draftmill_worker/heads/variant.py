@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from draftmill.heads import HeadOptions
+from draftmill.plans import OutputTensor
 from draftmill_worker.checkpoint.checkpoint import CONFIG, Checkpoint, open_checkpoint
 from draftmill_worker.checkpoint.config import load_object
 from draftmill_worker.checkpoint.headers import TensorInfo, read_header
@@ -18,6 +19,25 @@ from draftmill_worker.quantize.formats.pack_quantized import PACKED, SCALE, SHAP
 
 STORED = ("weight", PACKED, SCALE, SHAPE, "weight_zero_point", "weight_g_idx", "input_scale", "weight_scale_2")
 """Every form in which some quantizer stores a module: none of it may stay beside the new one."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a step took out of a directory's shards, and what it put in."""
+
+    removed: tuple[str, ...]
+    added: tuple[OutputTensor, ...]
+
+    def then(self, other: "Change") -> "Change":
+        """Both, one after the other."""
+        names = {output.name for output in other.added} | set(other.removed)
+        left = tuple(output for output in self.added if output.name not in names)
+        added = {output.name for output in other.added}
+        removed = {*self.removed, *other.removed} - added
+        return Change(tuple(sorted(removed)), (*left, *other.added))
+
+
+NOTHING = Change((), ())
 
 
 @dataclass(frozen=True)
@@ -49,16 +69,18 @@ def _modules(tensors: Sequence[TensorInfo]) -> tuple[str, ...]:
     return tuple(tensor.name.removesuffix(".weight") for tensor in tensors)
 
 
-def place(out: Path, rewritten: Sequence[Rewritten], *, tied: bool, write: Write = write_file) -> None:
+def place(out: Path, rewritten: Sequence[Rewritten], *, tied: bool, write: Write = write_file) -> Change:
     """Put rewritten modules into the directory `out` in place of what it has of them, and say so in its configuration.
 
     `tied`: the head was the embedding, which stays; the directory then has a head of its own. A draft head that was cut
     from an older head goes with it.
     """
-    checkpoint = open_checkpoint(out)
+    checkpoint, change = open_checkpoint(out), NOTHING
     for one in rewritten:
         new = [stored_in(one.file, info) for info in read_header(one.file).values()]
-        rewrite(out, [name for name in checkpoint.tensors if _is_of(name, one.group.modules)], new, write)
+        old = [name for name in checkpoint.tensors if _is_of(name, one.group.modules)]
+        rewrite(out, old, new, write)
+        change = change.then(Change(tuple(old), tuple(tensor.output for tensor in new)))
     groups = [one.group for one in rewritten]
     plain = _plain(open_checkpoint(out))
     changed = config.with_groups(_config(out), groups, plain)
@@ -68,6 +90,7 @@ def place(out: Path, rewritten: Sequence[Rewritten], *, tied: bool, write: Write
     sidecar = out / config.SIDECAR
     if sidecar.is_file():
         write_json(sidecar, config.merged(load_object(sidecar.read_bytes(), sidecar.name), groups, plain))
+    return change
 
 
 def _is_of(name: str, modules: Collection[str]) -> bool:
@@ -80,16 +103,16 @@ def _plain(checkpoint: Checkpoint) -> list[str]:
     return [name.removesuffix(".weight") for name, tensor in checkpoint.tensors.items() if name.endswith(".weight")]
 
 
-def cut(out: Path, ids: Tensor, *, community: bool, write: Write = write_file) -> None:
+def cut(out: Path, ids: Tensor, *, community: bool, write: Write = write_file) -> Change:
     """Give the directory a draft vocabulary: an MTP block's draft head, or a native drafter's own."""
     checkpoint = open_checkpoint(out)
-    if draft_head.has_mtp(checkpoint.tensors):
-        keys = draft_head.slice_mtp(out, checkpoint, ids, write)
-        if community:
-            draft_head.write_community(out, ids)
-    else:
-        keys = draft_head.slice_native(out, checkpoint, ids, write)
+    mtp = draft_head.has_mtp(checkpoint.tensors)
+    stored, keys = (draft_head.slice_mtp if mtp else draft_head.slice_native)(out, checkpoint, ids)
+    rewrite(out, (), stored, write)
     write_json(out / CONFIG, _config(out) | keys)
+    if community and mtp:
+        draft_head.write_community(out, ids)
+    return Change((), tuple(tensor.output for tensor in stored))
 
 
 def _config(out: Path) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Checks of variants with a rewritten head or a draft vocabulary."""
