@@ -9,7 +9,7 @@ from starlette.staticfiles import StaticFiles
 
 from draftmill.problems import ProblemError
 from draftmill_service.ledger import LedgerUnavailable
-from draftmill_service.web import compare, job, jobs, log, operations, receipts, signin, submit
+from draftmill_service.web import batches, compare, job, jobs, log, operations, receipts, signin, submit
 from draftmill_service.web.guard import SignedOut, signed_in
 from draftmill_service.web.headers import SecureHeaders
 from draftmill_service.web.pages import STATIC, address, problem_page
@@ -33,7 +33,7 @@ class _Static(StaticFiles):
 def create_web(site: Site) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.site = site
-    for module in (signin, jobs, log, job, submit, compare, receipts, operations):
+    for module in (signin, jobs, log, job, submit, batches, compare, receipts, operations):
         app.include_router(module.router)
     app.add_api_route("/", _home)
     app.mount("/static", _Static(directory=STATIC))

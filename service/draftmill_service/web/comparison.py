@@ -149,13 +149,14 @@ def _candidate(each: Measured, mark: int) -> Candidate:
 
 
 def front(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The same, those on the Pareto front marked: no other is at most as large and accepted at least as well, and
-    better in one of the two."""
+    """The same, those on the Pareto front marked: of all that did not fail their gate, none is at most as large and
+    accepted at least as well, and better in one of the two."""
+    fit = [each for each in candidates if each.passed is not False]
 
     def beaten(one: Candidate) -> bool:
         return any(
             other.bytes <= one.bytes and other.al >= one.al and (other.bytes < one.bytes or other.al > one.al)
-            for other in candidates
+            for other in fit
         )
 
-    return [replace(each, best=not beaten(each)) for each in candidates]
+    return [replace(each, best=each in fit and not beaten(each)) for each in candidates]

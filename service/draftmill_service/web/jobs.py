@@ -20,18 +20,18 @@ router = APIRouter()
 TABLE = "jobs-table"
 PER_PAGE = 50
 
-# A form sends every field, empty ones too.
-_Empty = BeforeValidator(lambda value: None if value == "" else value)
-_Label = Annotated[
+or_none = BeforeValidator(lambda value: None if value == "" else value)
+"""A form sends every field, empty ones too."""
+TextLabel = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?(=[^\x00]*)?$", max_length=320)
 ]
 
 
 class JobsQuery(Model):
-    state: Annotated[JobState | None, _Empty] = None
-    format: Annotated[Format | None, _Empty] = None
-    family: Annotated[Family | None, _Empty] = None
-    label: Annotated[list[Annotated[_Label | None, _Empty]], Field(max_length=16)] = Field(default_factory=list)
+    state: Annotated[JobState | None, or_none] = None
+    format: Annotated[Format | None, or_none] = None
+    family: Annotated[Family | None, or_none] = None
+    label: Annotated[list[Annotated[TextLabel | None, or_none]], Field(max_length=16)] = Field(default_factory=list)
     sort: Literal["newest", "oldest"] = "newest"
     cursor: Annotated[str, StringConstraints(min_length=1, max_length=64)] | None = None
 

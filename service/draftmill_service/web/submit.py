@@ -1,5 +1,6 @@
 """Submitting a job: the form, the plan that it would follow, the job."""
 
+import re
 import secrets
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -55,6 +56,9 @@ _PLACES = {
     "benchmark.prompts.max_tokens": "tokens a prompt",
     "benchmark.gate.max_al_drop": "largest fall",
 }
+
+
+_FIELD = re.compile(r"[a-z0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -164,8 +168,11 @@ def _labels(lines: list[str]) -> dict[str, str]:
 def _errors(error: ValidationError) -> list[str]:
     said = []
     for each in error.errors(include_url=False):
-        where = [str(part) for part in each["loc"] if part not in {"RepoSource", "PathSource"}]
-        place = ".".join(where)
+        if each["type"] in {"missing", "extra_forbidden"}:
+            # Of the member of a union that was not meant: the form sends every field, and no other.
+            continue
+        # Pydantic puts members of unions between the fields.
+        place = ".".join(part for part in map(str, each["loc"]) if _FIELD.fullmatch(part))
         name = next((label for start, label in _PLACES.items() if place.startswith(start)), place)
         said.append(f"{name}: {each['msg']}")
     return list(dict.fromkeys(said))

@@ -45,7 +45,7 @@ class Curves:
 
 
 def acceptance_curves(series: Sequence[Series]) -> Curves:
-    most = max((len(each.rates) for each in series), default=1)
+    most = max(1, *(len(each.rates) for each in series))
     step = (WIDTH - LEFT - RIGHT) / most
     places = tuple((round(LEFT + step * (number + 0.5), 2), number + 1) for number in range(most))
     y = axis((rate for each in series for rate in each.rates), HEIGHT - BOTTOM, TOP, about=4)

@@ -7,7 +7,7 @@ from draftmill_service.web.charts.axis import Axis, axis
 from draftmill_service.web.comparison import Candidate
 
 WIDTH, HEIGHT = 720, 380
-LEFT, RIGHT, TOP, BOTTOM = 56, 150, 16, 44
+LEFT, RIGHT, TOP, BOTTOM = 56, 180, 16, 44
 _LABEL_GAP = 14.0
 
 
