@@ -106,7 +106,7 @@ def test_a_log_is_followed_across_a_restart_of_the_service(
     page: Page, url: str, world: World, client: Client, up: Up, console: Console
 ) -> None:
     # While the service is away the browser says that it cannot reach it.
-    console.expected = "net::ERR_|status of 50"
+    console.expected = "net::ERR_|status of 50|htmx:"
     slow = world.repo(slow=True)
     job = submit(client, slow.id)
     page.goto(f"{url}/jobs/{job.id}")
