@@ -6,17 +6,11 @@ from collections.abc import Callable, Iterator
 from draftmill.problems import ProblemError
 from draftmill.reports import Check, CheckStatus, VerifyReport
 
-from draftmill_worker.heads.verify import (  # noqa: I001  (importing registers: the order they run in)
-    tensors,
-    packed,
-    settings,
-    draft,
-)
-from draftmill_worker.heads.verify.registry import CHECKS
+from draftmill_worker.heads.verify.checks import CHECKS
 from draftmill_worker.heads.verify.view import View
 from draftmill_worker.verify.registry import Result
 
-__all__ = ["CHECKS", "View", "draft", "lines", "packed", "settings", "tensors", "verify_head"]
+__all__ = ["CHECKS", "View", "lines", "verify_head"]
 
 
 def verify_head(view: View, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
