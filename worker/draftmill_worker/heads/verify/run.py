@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 
 from draftmill.problems import ProblemError
 from draftmill.reports import Check, CheckStatus, VerifyReport
-
 from draftmill_worker.heads.verify.checks import CHECKS
 from draftmill_worker.heads.verify.view import View
 from draftmill_worker.verify.registry import Result
