@@ -103,12 +103,12 @@ class Side:
         page = self.ask("next page", f"/v1/jobs?limit=50&cursor={self.cursor}" if self.cursor else "/v1/jobs?limit=50")
         self.cursor = page.json()["next_cursor"] or ""
 
-    def p99(self, name: str, batches: int) -> float:
-        """The least of some batches': other work on the machine can only slow a batch down."""
+    def slowest(self, percent: int, name: str, batches: int) -> float:
+        """A percentile, the least of some batches': other work on the machine can only slow a batch down."""
         timed = self.seconds[name]
         size = len(timed) // batches
         ordered = (sorted(timed[start : start + size]) for start in range(0, size * batches, size))
-        return min(batch[size * 99 // 100] for batch in ordered)
+        return min(batch[size * percent // 100] for batch in ordered)
 
 
 @contextmanager
@@ -142,8 +142,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tests.bench.many_jobs", description=__doc__)
     parser.add_argument("--few", type=int, default=1_000)
     parser.add_argument("--many", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=200, help="requests of each kind in a batch")
-    parser.add_argument("--batches", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=100, help="requests of each kind in a batch")
+    parser.add_argument("--batches", type=int, default=10)
     options = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -155,15 +155,16 @@ def main(arguments: list[str]) -> int:
             for ask in ASKED.values():
                 for one in (few, many) if turn % 2 else (many, few):
                     ask(one)
-    print(f"p99 of {options.rounds} requests (ms), the best of {options.batches} batches, by finished jobs")
-    print(f"{'':22}{options.few:9}{options.many:9}{'ratio':>9}")
+    print(f"Percentiles of {options.rounds} requests (ms), the best of {options.batches} batches, by finished jobs")
+    print(f"{'':22}{'':>6}{options.few:9}{options.many:9}{'ratio':>9}")
     worst = 0.0
     for name in ASKED:
-        at_few, at_many = few.p99(name, options.batches), many.p99(name, options.batches)
+        for percent in (50, 99):
+            at_few, at_many = (one.slowest(percent, name, options.batches) for one in (few, many))
+            print(f"{name:22}{f'p{percent}':>6}{at_few * 1000:9.2f}{at_many * 1000:9.2f}{at_many / at_few:9.2f}")
         worst = max(worst, at_many / at_few)
-        print(f"{name:22}{at_few * 1000:9.2f}{at_many * 1000:9.2f}{at_many / at_few:9.2f}")
     print(f"memory of Redis per finished job: {many.bytes_per_job / 1024:.1f} KiB")
-    print(f"target: no ratio above {TARGET_RATIO}: {'met' if worst <= TARGET_RATIO else 'MISSED'}")
+    print(f"target: no ratio of p99 above {TARGET_RATIO}: {'met' if worst <= TARGET_RATIO else 'MISSED'}")
     return 0 if worst <= TARGET_RATIO else 1
 
 

@@ -52,8 +52,9 @@ def canary(
     families, formats = _chosen(family, format, tuple(DRAFTED))
     pair = next((path for path in PAIRS if (path / "target").is_dir()), None)
     if pair is None:
-        offender = Offender(where="pair", message="run from the repository")
-        raise UsageProblemError("the pair is not installed", [offender])
+        looked = ", ".join(map(str, PAIRS))
+        offender = Offender(where="pair", message=f"nothing at {looked}; install with `make install` from a clone")
+        raise UsageProblemError("the trained pair is part of the repository, not of this installation", [offender])
     root = Path(os.environ.get("DRAFTMILL_DATA_DIR", "~/.local/share/draftmill")).expanduser()
     prompt_set = PromptSet(builtin="draftmill-1", limit=limit, max_tokens=max_tokens)
     table = Canary(pair, data_dir or root / "canary", prompt_set, _Lines()).run(families, formats)
