@@ -41,7 +41,7 @@ def _remove(data: Path, item: Item) -> str | None:
     return kept
 
 
-def _done() -> Job:
+def done() -> Job:
     resolved = ResolvedSpec(
         source=ResolvedSource(repo="org/drafter", commit=COMMIT, manifest_sha256="cd" * 32),
         format=Format.FP8,
@@ -89,7 +89,7 @@ def test_a_removed_variant_is_built_again_with_the_same_bytes(store: VariantStor
     assert not store.folder.exists()
     assert store.find() is None
     with pytest.raises(ProblemError, match=r"expired: .* was removed by retention on .*: unused for 9 days") as refused:
-        Store(tmp_path).artifacts(_done())
+        Store(tmp_path).artifacts(done())
     assert refused.value.problem.status == 410
     stone = read_tombstone(store.evidence / "tombstone.json")
     assert stone is not None

@@ -2,7 +2,8 @@
 
     launcher ─┬─ template                       forks the stage processes
               ├─ Celery worker for jobs         one job at a time, of single jobs and of batches in turn
-              └─ Celery worker for preflights   so that they never wait behind a job
+              ├─ Celery worker for preflights   so that they never wait behind a job
+              └─ metrics                        shows Prometheus what the others count, where a port is set
 
 All die with the launcher. It adopts and kills what a template that died has left.
 """
@@ -84,12 +85,23 @@ def _celery(name: str, queue: str) -> list[str]:
 def _children(settings: WorkerSettings, template_socket: Path, environment: Mapping[str, str]) -> list[Child]:
     template = [sys.executable, "-m", "draftmill_worker.template", str(template_socket), settings.stages]
     scrubbed = {name: value for name, value in environment.items() if name not in SECRETS}
-    pools = {**environment, "DRAFTMILL_TEMPLATE_SOCKET": str(template_socket)}
-    return [
+    counted = {} if settings.metrics_port is None else {"PROMETHEUS_MULTIPROC_DIR": str(_metrics(template_socket))}
+    pools = {**environment, **counted, "DRAFTMILL_TEMPLATE_SOCKET": str(template_socket)}
+    children = [
         Child("template", template, scrubbed),
         Child("jobs", _celery("jobs", f"{JOBS_QUEUE},{BATCHES_QUEUE}"), pools),
         Child("preflight", _celery("preflight", PREFLIGHT_QUEUE), pools),
     ]
+    if counted:
+        server = [sys.executable, "-m", "draftmill_worker.metrics_server"]
+        children.append(Child("metrics", server, {**scrubbed, **counted}))
+    return children
+
+
+def _metrics(template_socket: Path) -> Path:
+    folder = template_socket.with_name("metrics")
+    folder.mkdir()
+    return folder
 
 
 class Launcher:
@@ -97,7 +109,7 @@ class Launcher:
         self._settings = settings
         self._folder = Path(tempfile.mkdtemp(prefix="draftmill-"))
         self._children = _children(settings, self._folder / "template", environment)
-        self._pools = self._children[1:]
+        self._pools = self._children[1:3]
 
     def run(self) -> None:
         """Until SIGTERM or SIGINT; a second one does not wait for the drain."""

@@ -74,6 +74,9 @@ class WorkerSettings(BaseSettings):
     machine: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,64}$")
     """Whose devices this worker uses; workers that could reach the same device must say the same. Empty: the kernel's
     boot id, which is the machine's, in containers too."""
+    metrics_port: int | None = Field(default=None, ge=1, le=65535)
+    """Where Prometheus finds /metrics of this worker, without a key; none by default."""
+    metrics_host: str = "127.0.0.1"
     template_seconds: float = Field(default=180.0, gt=0)
     """How long a stage waits for the template to have its imports done."""
     preflight_seconds: float = Field(default=30.0, gt=0)

@@ -20,7 +20,7 @@ from draftmill.jobs import Job, Progress, ResolvedSpec, StageRecord, Summary
 from draftmill.problems import Problem, ProblemError
 from draftmill.states import Outcome, Reason, Stage, StageState
 from draftmill_service.ledger import Claim, LeaseLost, LedgerUnavailable, Signal, Waiting, WorkerLedger
-from draftmill_worker import devices, pipeline
+from draftmill_worker import devices, metrics, pipeline
 from draftmill_worker.lease import Lease
 from draftmill_worker.runner import StageProcess, TemplateDownError
 from draftmill_worker.scratch import Scratch, sweep
@@ -117,14 +117,17 @@ class Supervisor:
             self._finish(claim, _STOPPED[why])
         elif why is Stop.DRAINED:
             self.ledger.hand_back(claim)
+            metrics.ATTEMPTS.labels("interrupted").inc()
         elif why is Stop.CRASHED:
             # A lease that ends now: the reaper counts the loss, and decides whether there is another attempt.
             self.ledger.renew(claim, 0.0)
+            metrics.ATTEMPTS.labels("lost").inc()
 
     def _finish(self, claim: Claim, ending: Ending) -> None:
         counted = self.ledger.finish(
             claim, ending.outcome, ending.reason, ending.problem, summary=ending.summary, cached=ending.cached
         )
+        metrics.ATTEMPTS.labels(ending.outcome.value).inc(int(counted))
         logger.info("job %s %s%s", claim.job.id, ending.outcome, "" if counted else ", which does not count")
 
 
@@ -175,17 +178,20 @@ class Attempt:
 
     def _stage(self, stage: Stage, results: Results) -> Ending | None:
         """Run one stage and keep its result; an ending when there is no going on."""
+        seconds = 0.0
         try:
             with self._devices(stage) as claimed:
                 self._record(stage, StageState.RUNNING)
                 started = time.monotonic()
                 result = self._process(stage, results, claimed)
-                logger.info("job %s stage %s took %.3f s", self._job.id, stage, time.monotonic() - started)
+                seconds = time.monotonic() - started
+                logger.info("job %s stage %s took %.3f s", self._job.id, stage, seconds)
         except ProblemError as error:
             result = StageResult(problem=error.problem, seconds=0.0)
         if result is None:
             detail = f"stage {stage} ran longer than {self._settings.deadline(stage):g} s"
             result = StageResult(problem=ProblemError("stage-timeout", detail).problem, seconds=0.0)
+        metrics.stage_ended(stage, self._job.spec, result, seconds)
         if result.problem is not None:
             if result.problem.slug == "boot-failed" and self._supervisor.draining():
                 # A process manager that signals the whole group stops the engine too.

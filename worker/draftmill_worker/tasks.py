@@ -5,12 +5,14 @@ import importlib
 import logging
 import os
 import socket
+import time
 from pathlib import Path
 
 from draftmill.plans import Preflight
 from draftmill.problems import ProblemError
 from draftmill_service.ledger import WorkerLedger
 from draftmill_service.ledger.keys import LOOK_TASK, PREFLIGHT_TASK
+from draftmill_worker import metrics
 from draftmill_worker.celery_app import app, settings, stopping
 from draftmill_worker.supervisor import Supervisor
 
@@ -52,6 +54,7 @@ def preflight(preflight_id: str) -> None:
     spec = ledger.take_preflight(preflight_id)
     if spec is None:
         return
+    started = time.monotonic()
     # By name: what it imports is for a child that answers preflights, not for one that supervises.
     stage = importlib.import_module("draftmill_worker.stages.preflight")
     try:
@@ -61,4 +64,5 @@ def preflight(preflight_id: str) -> None:
     except Exception as error:
         logger.exception("preflight %s", preflight_id)
         answer = Preflight(ok=False, problem=ProblemError("internal", type(error).__name__).problem)
+    metrics.PREFLIGHT_SECONDS.observe(time.monotonic() - started)
     ledger.answer_preflight(preflight_id, answer)

@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from draftmill_service.ledger import Gauges
+from draftmill_service.ledger.measures import Measures
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -28,10 +29,11 @@ class Metrics:
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(route).observe(seconds)
 
-    def exposition(self, gauges: Gauges) -> bytes:
+    def exposition(self, gauges: Gauges, measures: Measures) -> bytes:
         """Text format 0.0.4."""
         ledger = CollectorRegistry()
         ledger.register(_Ledger(gauges))
+        ledger.register(_Work(measures))
         return generate_latest(self._registry) + generate_latest(ledger)
 
 
@@ -67,3 +69,39 @@ class _Ledger(Collector):
         yield GaugeMetricFamily(
             "draftmill_doorbells", "Messages that no worker has taken", value=self._gauges.doorbells
         )
+
+
+class _Work(Collector):
+    def __init__(self, measures: Measures) -> None:
+        self._measures = measures
+
+    def collect(self) -> Iterable[Metric]:
+        jobs = GaugeMetricFamily("draftmill_queue_jobs", "Queued jobs whose turn has come", labels=["queue"])
+        bells = GaugeMetricFamily("draftmill_queue_doorbells", "Messages that no worker has taken", labels=["queue"])
+        ages = GaugeMetricFamily(
+            "draftmill_queue_oldest_seconds",
+            "Age of the oldest of them; grows when no worker takes it",
+            labels=["queue"],
+        )
+        for name, queue in self._measures.queues.items():
+            jobs.add_metric([name], queue.jobs)
+            bells.add_metric([name], queue.doorbells)
+            ages.add_metric([name], queue.oldest_seconds)
+        yield from (jobs, bells, ages)
+        running = GaugeMetricFamily("draftmill_running", "Jobs that a worker holds, by running stage", labels=["stage"])
+        for stage, count in self._measures.running.items():
+            running.add_metric([stage], count)
+        running.add_metric(["between"], self._measures.between)
+        yield running
+        yield GaugeMetricFamily(
+            "draftmill_oldest_lease_seconds",
+            "Since the claim of the attempt that runs longest",
+            value=self._measures.oldest_lease_seconds,
+        )
+        remaining = GaugeMetricFamily(
+            "draftmill_least_lease_remaining_seconds",
+            "What is left of the lease that ends first; below 0 its worker is lost and nobody reaps",
+        )
+        if self._measures.least_remaining_seconds is not None:
+            remaining.add_metric([], self._measures.least_remaining_seconds)
+        yield remaining

@@ -74,5 +74,5 @@ async def readyz(request: Request) -> Response:
     },
 )
 async def metrics(by: MetricsReader) -> Response:
-    gauges = await by.cases.ledger.gauges()
-    return Response(by.services.metrics.exposition(gauges), media_type=CONTENT_TYPE_LATEST)
+    gauges, measures = await by.cases.ledger.gauges(), await by.cases.ledger.measures()
+    return Response(by.services.metrics.exposition(gauges, measures), media_type=CONTENT_TYPE_LATEST)

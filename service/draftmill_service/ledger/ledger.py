@@ -15,6 +15,7 @@ from draftmill_service.ledger import cursors, records
 from draftmill_service.ledger.archiving import Archiving, labels
 from draftmill_service.ledger.batches import Batches
 from draftmill_service.ledger.keys import BATCHES_QUEUE, JOB_ID_IN_BELL, JOBS_QUEUE
+from draftmill_service.ledger.measures import Watching
 from draftmill_service.ledger.preflights import Preflights
 from draftmill_service.ledger.reading import Reading
 
@@ -57,7 +58,7 @@ class Gauges(NamedTuple):
     """Messages that no worker has taken."""
 
 
-class Ledger(Reading, Preflights, Batches, Archiving):
+class Ledger(Reading, Preflights, Batches, Archiving, Watching):
     """Jobs, as the API and the reaper see them."""
 
     async def submit(

@@ -43,6 +43,7 @@ def _described(pulled: Pulled) -> dict[str, Any]:
         "repo": pulled.repo,
         "commit": pulled.commit,
         "manifest": pulled.manifest.model_dump(mode="json"),
+        "bytes_pulled": 0 if pulled.cached else sum(file.size for file in pulled.manifest.files),
     }
 
 
