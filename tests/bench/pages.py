@@ -12,7 +12,9 @@ from statistics import median
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from draftmill import Client, Format, JobSpec, Outcome, RepoSource, Summary
+from draftmill import Client, Format, JobSpec, RepoSource
+from draftmill.jobs import Summary
+from draftmill.states import Outcome
 from draftmill_service.ledger import WorkerLedger
 from tests.integration.live import Live, live_service
 from tests.redis_server import RedisServer

@@ -84,7 +84,7 @@ def curves_of(job: Job, found: Acceptance) -> list[Series]:
 def name_of(job: Job) -> str:
     """Format and what else sets a variant apart."""
     options = job.spec.quantize
-    parts = [str(job.spec.format)]
+    parts = [str(job.spec.format if job.resolved_spec is None else job.resolved_spec.format)]
     if options.lm_head:
         parts.append("+lm_head")
     if options.exclude:

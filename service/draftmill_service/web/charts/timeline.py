@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from draftmill.jobs import Attempt, Job, Progress
+from draftmill.jobs import Attempt, Job, Progress, StageRecord
 from draftmill.states import StageState
 from draftmill_service.web.words import created, ended
 
@@ -68,10 +68,18 @@ def _attempt_rows(attempt: Attempt) -> list[Row]:
             record.started_at,
             record.ended_at,
             progress=record.progress if record.state is StageState.RUNNING else None,
+            note=_devices(record),
         )
         for record in attempt.stages
     ]
     return [whole, *stages]
+
+
+def _devices(record: StageRecord) -> str:
+    if record.waiting is not None:
+        wanted = f"{record.waiting.devices} devices" if record.waiting.devices > 1 else "a device"
+        return f"waits for {wanted}, place {record.waiting.place} in line"
+    return "on " + ", ".join(record.devices) if record.devices else ""
 
 
 def _placed(row: Row, begin: datetime, until: datetime, whole: float) -> Row:
