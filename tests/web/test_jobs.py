@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
-from draftmill import Client, Format, Job, JobSpec, RepoSource
+from draftmill import BatchSpec, Client, Format, Job, JobSpec, RepoSource
 from tests.e2e.conftest import World, hurry
 from tests.e2e.embedded import Up
 from tests.support import eventually
@@ -158,3 +158,23 @@ def test_queues_and_workers(page: Page, url: str, world: World, client: Client) 
     expect(page.get_by_role("region", name="Waiting longest")).to_contain_text("Nothing waits.")
     for job in jobs:
         client.wait(job)
+
+
+def test_a_batch_fills_its_matrix(page: Page, url: str, world: World, client: Client) -> None:
+    repos = [world.repo(), world.repo(slow=True)]
+    formats = (Format.FP8, Format.NVFP4)
+    sources = (*(RepoSource(repo=repo.id) for repo in repos), RepoSource(repo="org/nobody"))
+    batch = client.submit_batch(BatchSpec(sources=sources, formats=formats))
+    page.goto(f"{url}/batches")
+    page.get_by_role("link", name=batch.id).click()
+    page.evaluate("window.sameDocument = true")
+    matrix = page.get_by_role("region", name="Matrix")
+    expect(matrix.locator("a.cell")).to_have_count(6)
+    hurry(repos[1])
+    expect(page.locator("#batch[data-state=failed]")).to_be_visible()
+    assert page.evaluate("window.sameDocument")
+    classes = matrix.locator("a.cell").evaluate_all("all => all.map(cell => cell.className)")
+    assert classes == ["cell succeeded"] * 4 + ["cell failed"] * 2
+    expect(page.locator("#retry-batch")).to_be_visible()
+    matrix.locator("a.cell").first.click()
+    expect(page.get_by_role("link", name=batch.id)).to_be_visible()

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page
 
-from draftmill import Client, Format, Job, JobSpec, RepoSource
+from draftmill import BatchSpec, Client, Format, Job, JobSpec, RepoSource
 from tests.e2e.conftest import World
-from tests.web.conftest import SCREENSHOTS, WINDOWS
+from tests.web.conftest import MEASURED, SCREENSHOTS, WINDOWS
 
 pytestmark = pytest.mark.vllm
 MAX_BYTES = 150_000
@@ -22,6 +22,9 @@ CUT_OFF = """() => {
 
 @pytest.fixture(scope="module")
 def pages(client: Client, world: World, measured: list[Job], mill: Callable[..., Job]) -> dict[str, str]:
+    sources = tuple(RepoSource(repo=repo) for repo in ("org/eagle3-drafter", "org/nobody"))
+    batch = client.submit_batch(BatchSpec(sources=sources, formats=MEASURED))
+    assert [*client.watch_batch(batch)][-1].done
     failed = client.wait(client.submit(JobSpec(source=RepoSource(repo="org/nobody"), format=Format.FP8)))
     one = measured[0].id
     boots = [client.acceptance(job).variant.receipt for job in measured[:2]]
@@ -36,6 +39,8 @@ def pages(client: Client, world: World, measured: list[Job], mill: Callable[...,
         "log": f"/jobs/{one}/log",
         "compare": "/compare?" + "&".join(f"job={job.id}" for job in measured),
         "compare-choose": "/compare",
+        "batches": "/batches",
+        "batch": f"/batches/{batch.id}",
         "receipts": "/receipts",
         "receipt": f"/receipts/{boots[0]}",
         "diff": f"/receipts/diff?boot={boots[0]}&boot={boots[1]}",
