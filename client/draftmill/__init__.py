@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from draftmill.async_client import AsyncClient
     from draftmill.batches import Batch, BatchItem, BatchOptions, BatchReport, BatchSpec, BatchSummary
     from draftmill.benchmarks import Acceptance, Benchmark, EngineArgs, Gate, PromptSet
+    from draftmill.choices import Auto, Choice
     from draftmill.client import Client
     from draftmill.errors import (
         DownloadError,
@@ -56,6 +57,7 @@ __getattr__ = lazy(
         "async_client": "AsyncClient",
         "batches": "Batch BatchItem BatchOptions BatchReport BatchSpec BatchSummary",
         "benchmarks": "Acceptance Benchmark EngineArgs Gate PromptSet",
+        "choices": "Auto Choice",
         "client": "Client",
         "errors": (
             "DownloadError DraftmillError FolderTakenError NoServiceError ProtocolError SettingsError TransportError"
@@ -75,6 +77,7 @@ __all__ = [
     "Acceptance",
     "Artifacts",
     "AsyncClient",
+    "Auto",
     "Batch",
     "BatchItem",
     "BatchOptions",
@@ -85,6 +88,7 @@ __all__ = [
     "ChainHeads",
     "Check",
     "CheckStatus",
+    "Choice",
     "Client",
     "Download",
     "DownloadError",

@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from draftmill.batches import CHECKED, Batch, BatchItemPage, BatchPage, BatchReport, BatchSpec, BatchSummary
 from draftmill.benchmarks import Acceptance, ArmName
+from draftmill.choices import Choice
 from draftmill.connection import Connection
 from draftmill.errors import ProtocolError
 from draftmill.formats import Format, FormatSpec
@@ -155,6 +156,10 @@ def verify(job: Job | str) -> Call[VerifyReport]:
 
 def acceptance(job: Job | str) -> Call[Acceptance]:
     return Call("GET", _job_path(job, "acceptance"), _model(Acceptance))
+
+
+def choice(job: Job | str) -> Call[Choice]:
+    return Call("GET", _job_path(job, "choice"), _model(Choice))
 
 
 def artifacts(job: Job | str) -> Call[Artifacts]:

@@ -21,6 +21,7 @@ from draftmill._retry import RetryPolicy, busy
 from draftmill._watch import Away, Follow, may_pass
 from draftmill.batches import Batch, BatchItem, BatchReport, BatchSpec, BatchSummary
 from draftmill.benchmarks import Acceptance, ArmName
+from draftmill.choices import Choice
 from draftmill.connection import find_connection
 from draftmill.errors import DraftmillError, TransportError
 from draftmill.formats import Format, FormatSpec
@@ -160,6 +161,9 @@ class AsyncClient:
 
     async def acceptance(self, job: Job | str) -> Acceptance:
         return await self._do(_calls.acceptance(job))
+
+    async def choice(self, job: Job | str) -> Choice:
+        return await self._do(_calls.choice(job))
 
     async def artifacts(self, job: Job | str) -> Artifacts:
         return await self._do(_calls.artifacts(job))

@@ -22,6 +22,7 @@ from draftmill._retry import RetryPolicy, busy
 from draftmill._watch import Away, Follow, may_pass
 from draftmill.batches import Batch, BatchItem, BatchReport, BatchSpec, BatchSummary
 from draftmill.benchmarks import Acceptance, ArmName
+from draftmill.choices import Choice
 from draftmill.connection import find_connection
 from draftmill.errors import DraftmillError, TransportError
 from draftmill.formats import Format, FormatSpec
@@ -169,6 +170,9 @@ class Client:
 
     def acceptance(self, job: Job | str) -> Acceptance:
         return self._do(_calls.acceptance(job))
+
+    def choice(self, job: Job | str) -> Choice:
+        return self._do(_calls.choice(job))
 
     def artifacts(self, job: Job | str) -> Artifacts:
         """The files of the job's sealed variant with sizes and hashes."""

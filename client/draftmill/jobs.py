@@ -3,11 +3,12 @@
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, StringConstraints, computed_field
+from pydantic import BeforeValidator, Field, StringConstraints, computed_field, model_validator
 from pydantic_core import PydanticCustomError
 
 from draftmill._model import Model
 from draftmill.benchmarks import Acceptance, Benchmark, Interval, Verdict
+from draftmill.choices import AUTO, Auto
 from draftmill.formats import Format
 from draftmill.problems import Problem
 from draftmill.sources import Commit, Instant, PathSource, Repo, RepoSource, Revision, Sha256
@@ -66,8 +67,10 @@ class JobSpec(Model):
     """What `POST /v1/jobs` takes."""
 
     source: RepoSource | PathSource
-    format: Format
+    format: Format | Literal["auto"]
     quantize: QuantizeOptions = QuantizeOptions()
+    auto: Auto | None = None
+    """By which budget `format: auto` chooses; null with any other format."""
     head: Annotated[None, _not_yet("head")] = None
     draft_vocab: Annotated[None, _not_yet("draft_vocab")] = None
     benchmark: Benchmark | None = None
@@ -79,6 +82,21 @@ class JobSpec(Model):
     labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
     deadline: Instant | None = None
     """The job expires when it is not done by then."""
+
+    @property
+    def fixed_format(self) -> Format:
+        """Of a job that names one. ValueError for `auto`, whose format is the resolved spec's."""
+        if self.format == AUTO:
+            raise ValueError("the job leaves its format to a budget")
+        return self.format
+
+    @model_validator(mode="after")
+    def _budget_of_auto(self) -> Self:
+        if (self.format == AUTO) != (self.auto is not None):
+            raise PydanticCustomError("auto_budget", "`format: auto` and a budget in `auto` belong together")
+        if self.auto is not None and self.auto.max_al_drop is not None and self.benchmark is None:
+            raise PydanticCustomError("auto_budget", "`auto.max_al_drop` needs a benchmark that measures it")
+        return self
 
 
 class ResolvedSource(Model):
@@ -105,7 +123,7 @@ class ResolvedSpec(Model):
 class Progress(Model):
     done: int = Field(ge=0)
     total: int = Field(ge=0)
-    unit: Literal["bytes", "tensors", "files", "checks", "prompts"]
+    unit: Literal["bytes", "tensors", "files", "checks", "prompts", "variants"]
 
 
 class DeviceWait(Model):

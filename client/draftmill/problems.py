@@ -121,6 +121,7 @@ KINDS: dict[str, Kind] = {
     "target-depth-unknown": Kind("The engine's names of kept layers need the target's layer count", 422),
     "nothing-to-quantize": Kind("The plan leaves no tensor to quantize", 422),
     "unused-exclude": Kind("An exclude pattern matches no tensor", 422),
+    "budget-unreachable": Kind("No variant keeps within the budget", 422),
     # Receipts.
     "receipt-damaged": Kind("A receipt is not what its manifest says", 500),
     "receipt-chain-broken": Kind("The chain of receipts is not as it was left", 500),

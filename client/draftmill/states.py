@@ -28,6 +28,7 @@ class Reason(StrEnum):
     WORKER_LOST = "worker_lost"
     STAGE_TIMEOUT = "stage_timeout"
     PULL_FAILED = "pull_failed"
+    CHOOSE_FAILED = "choose_failed"
     PLAN_REFUSED = "plan_refused"
     QUANTIZE_FAILED = "quantize_failed"
     ASSEMBLE_FAILED = "assemble_failed"
@@ -64,6 +65,8 @@ class Stage(StrEnum):
     """The stages of a job, in the order they run."""
 
     PULL = "pull"
+    CHOOSE = "choose"
+    """Only of jobs with `format: auto`."""
     PLAN = "plan"
     QUANTIZE = "quantize"
     ASSEMBLE = "assemble"
@@ -71,6 +74,10 @@ class Stage(StrEnum):
     SEAL = "seal"
     BENCH = "bench"
     """Only of jobs that ask for a benchmark."""
+
+
+ASKED_FOR = frozenset({Stage.CHOOSE, Stage.BENCH})
+"""Stages of those jobs alone that ask for them."""
 
 
 class StageState(StrEnum):

@@ -6,6 +6,7 @@ from pydantic import JsonValue
 
 from draftmill._model import Model
 from draftmill.benchmarks import Acceptance
+from draftmill.choices import AUTO, Choice
 from draftmill.jobs import AcceptanceSummary, Job
 from draftmill.plans import Plan
 from draftmill.problems import Problem, ProblemError
@@ -74,6 +75,16 @@ class Store:
             if newest is not None and job.spec.benchmark is None and answered:
                 return Acceptance.model_validate_json(newest.read_bytes())
         raise _not_ready(job, "benchmark")
+
+    def choice(self, job: Job) -> Choice:
+        """What a job with `format: auto` weighed. Raises ProblemError: not-found for any other, not-ready."""
+        if job.spec.format != AUTO:
+            raise ProblemError("not-found", f"job {job.id} names its format: nothing was chosen for it")
+        if job.resolved_spec is not None:
+            own = self._evidence(job.resolved_spec.variant) / job.id / "choice.json"
+            if own.is_file():
+                return Choice.model_validate_json(own.read_bytes())
+        raise _not_ready(job, "choice")
 
     def artifacts(self, job: Job) -> Artifacts:
         """The files of the job's sealed variant.

@@ -23,7 +23,11 @@ VICTIMS = ["launcher", "jobs", "supervisor", "template", "stage"]
 
 def each_stage(usual: Stage) -> list[object]:
     """One stage in the normal run, all of them in the long one."""
-    return [pytest.param(stage, marks=[] if stage is usual else [pytest.mark.slow]) for stage in Stage]
+    return [
+        pytest.param(stage, marks=[] if stage is usual else [pytest.mark.slow])
+        for stage in Stage
+        if stage is not Stage.CHOOSE
+    ]
 
 
 @pytest.fixture(scope="module")

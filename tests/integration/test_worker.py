@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from draftmill.jobs import Job
-from draftmill.states import JobState, Reason, Stage, StageState
+from draftmill.states import ASKED_FOR, JobState, Reason, Stage, StageState
 from draftmill_worker import process
 from tests.integration.worker_process import Office, Worker
 from tests.redis_server import RedisServer
 from tests.support import eventually
 
 SMALL = "tests.integration.worker_stages.small"
-STAGES = [stage for stage in Stage if stage is not Stage.BENCH]
+STAGES = [stage for stage in Stage if stage not in ASKED_FOR]
 
 
 @pytest.fixture(scope="module")

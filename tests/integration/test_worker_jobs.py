@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from draftmill.benchmarks import ArmName, Verdict
+from draftmill.choices import AUTO, Auto, Choice
 from draftmill.formats import Format
 from draftmill.jobs import Job, JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Preflight
 from draftmill.reports import Manifest, VerifyReport
-from draftmill.states import JobState, Reason, Stage, StageState
+from draftmill.states import ASKED_FOR, JobState, Reason, Stage, StageState
 from draftmill_worker.checkpoint.manifest import make_manifest
 from draftmill_worker.files import remove_tree
 from tests.conftest import ServedHub
@@ -34,7 +35,7 @@ HELD = "tests.integration.worker_stages.held"
 REPO = "org/drafter"
 # A job that is not held, through a template that may still have its imports to do.
 PATIENCE = 240.0
-STAGES = [stage for stage in Stage if stage is not Stage.BENCH]
+STAGES = [stage for stage in Stage if stage not in ASKED_FOR]
 
 
 class Watch:
@@ -120,6 +121,36 @@ def _well(job: Job) -> None:
     assert job.state is JobState.SUCCEEDED, job.problem
     assert job.summary is not None
     assert job.summary.checks_failed == 0
+
+
+def test_auto_chooses_within_the_size_and_says_what_it_weighed(office: Office, shared: Worker, watch: Watch) -> None:
+    auto = Auto(formats=(Format.NVFP4, Format.W4A16_NVFP4, Format.FP8), max_size=0.7)
+    spec = JobSpec(source=RepoSource(repo=REPO), format=AUTO, auto=auto)
+    job = office.done(office.submit(spec), PATIENCE)
+    _well(job)
+    assert job.resolved_spec is not None
+    evidence = shared.data / "evidence" / job.resolved_spec.variant / job.id / "choice.json"
+    choice = Choice.model_validate_json(evidence.read_bytes())
+    assert {candidate.format for candidate in choice.candidates} >= {Format.NVFP4, Format.W4A16_NVFP4}
+    assert job.summary is not None
+    assert job.summary.variant_bytes == choice.choice.variant_bytes <= 0.7 * job.summary.source_bytes
+    assert job.resolved_spec.format is choice.choice.format
+    assert job.resolved_spec.quantize.exclude == choice.choice.exclude
+    named = JobSpec(
+        source=spec.source, format=choice.choice.format, quantize=QuantizeOptions(exclude=choice.choice.exclude)
+    )
+    again = office.done(office.submit(named), PATIENCE)
+    assert again.cached
+    assert _variant(shared, again) == _variant(shared, job)
+
+
+def test_auto_refuses_a_budget_that_nothing_keeps_to(office: Office, shared: Worker) -> None:
+    spec = JobSpec(source=RepoSource(repo=REPO), format=AUTO, auto=Auto(formats=(Format.FP8,), max_size=0.01))
+    job = office.done(office.submit(spec), PATIENCE)
+    assert (job.state, job.reason) == (JobState.FAILED, Reason.CHOOSE_FAILED)
+    assert job.problem is not None
+    assert job.problem.slug == "budget-unreachable"
+    assert [offender.where for offender in job.problem.offenders] == ["fp8, 0 kept"]
 
 
 @pytest.mark.parametrize("format", list(Format))

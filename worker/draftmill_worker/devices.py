@@ -31,7 +31,7 @@ def wanted(stage: Stage, spec: JobSpec, settings: WorkerSettings) -> Wanted | No
     """What the stage needs; None where it disturbs nobody. ProblemError("engine-unavailable") for too much."""
     if stage is Stage.QUANTIZE and settings.device.startswith("cuda"):
         return _to_pack(settings)
-    if stage is Stage.BENCH and spec.benchmark is not None:
+    if stage in (Stage.CHOOSE, Stage.BENCH) and spec.benchmark is not None:
         return _to_measure(spec.benchmark, settings)
     return None
 

@@ -60,7 +60,7 @@ def quantize(
     switches = Switches(verify=verify, fsync=fsync, overwrite=overwrite, device=device, threads=threads)
     try:
         with _progress(output) as progress:
-            milled = mill(source, out, spec.format, spec.quantize, switches=switches, progress=progress)
+            milled = mill(source, out, spec.fixed_format, spec.quantize, switches=switches, progress=progress)
     except OutError as error:
         raise _usage([Offender(where="--out", message=str(error))]) from error
     output.result(_document(source, milled), *_lines(milled))

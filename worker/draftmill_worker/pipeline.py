@@ -1,11 +1,13 @@
 """The order of the stages, and what the end of one means for the job."""
 
+from draftmill.choices import AUTO
 from draftmill.jobs import JobSpec
 from draftmill.problems import Problem
 from draftmill.states import Reason, Stage
 
 _REASONS = {
     Stage.PULL: Reason.PULL_FAILED,
+    Stage.CHOOSE: Reason.CHOOSE_FAILED,
     Stage.PLAN: Reason.PLAN_REFUSED,
     Stage.QUANTIZE: Reason.QUANTIZE_FAILED,
     Stage.ASSEMBLE: Reason.ASSEMBLE_FAILED,
@@ -24,6 +26,7 @@ _BY_PROBLEM = {
 SECRETS: dict[Stage, tuple[str, ...]] = {
     Stage.PULL: ("HF_TOKEN",),
     # The chain's head is committed to the ledger; its address may hold a password.
+    Stage.CHOOSE: ("DRAFTMILL_REDIS_URL",),
     Stage.BENCH: ("DRAFTMILL_REDIS_URL",),
 }
 """Environment variables that a stage is handed; no other stage has them."""
@@ -31,7 +34,8 @@ SECRETS: dict[Stage, tuple[str, ...]] = {
 
 def stages(spec: JobSpec) -> tuple[Stage, ...]:
     """Those of a job, in order."""
-    return tuple(stage for stage in ORDER if stage is not Stage.BENCH or spec.benchmark is not None)
+    asked = {Stage.CHOOSE: spec.format == AUTO, Stage.BENCH: spec.benchmark is not None}
+    return tuple(stage for stage in ORDER if asked.get(stage, True))
 
 
 def reason(stage: Stage, problem: Problem) -> Reason:

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 PROGRESS_SECONDS = 0.2
 MESSAGE_CHARS = 4000
 Level = Literal["info", "warning", "error"]
-Unit = Literal["bytes", "tensors", "files", "checks", "prompts"]
+Unit = Literal["bytes", "tensors", "files", "checks", "prompts", "variants"]
 
 
 class StageRequest(Model):

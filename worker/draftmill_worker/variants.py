@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from draftmill.benchmarks import Acceptance
+from draftmill.choices import Choice
 from draftmill.digests import digest
 from draftmill.formats import Format
 from draftmill.jobs import AcceptanceSummary, QuantizeOptions, Summary
@@ -86,6 +87,13 @@ class VariantStore:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / "acceptance.json", acceptance.model_dump_json(by_alias=True, indent=1).encode())
         write_atomic(folder / "profile.json", json.dumps(profile, indent=1).encode())
+        sync(self.evidence)
+
+    def write_choice(self, job: str, choice: Choice) -> None:
+        """Keep what was weighed before the variant was chosen."""
+        folder = self.evidence / job
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / "choice.json", choice.model_dump_json(by_alias=True, indent=1).encode())
         sync(self.evidence)
 
     def manifest(self) -> Manifest:

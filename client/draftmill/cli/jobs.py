@@ -7,6 +7,7 @@ import typer
 
 from draftmill.cli import text
 from draftmill.cli.acceptance_text import acceptance_lines
+from draftmill.cli.choice_text import choice_lines
 from draftmill.cli.options import JobId, Json
 from draftmill.cli.output import Output
 from draftmill.cli.watching import watch as watch_job
@@ -96,6 +97,14 @@ def acceptance(job: JobId, json: Json = False) -> None:
     with Client() as client:
         found = client.acceptance(job)
     Output(json).result(found, *acceptance_lines(found))
+
+
+@app.command()
+def choice(job: JobId, json: Json = False) -> None:
+    """Show what a job with --format auto weighed, and what it chose."""
+    with Client() as client:
+        found = client.choice(job)
+    Output(json).result(found, *choice_lines(found))
 
 
 @app.command()

@@ -15,11 +15,14 @@ _SOURCE = typer.Argument(
     help="A Hub repository (org/drafter), or a checkpoint folder on the service's machine (starts with / . or ~).",
 )
 _FORMAT = typer.Option("--format", "-f", metavar="FORMAT", help=f"One of {_FORMATS}.")
+_FORMAT_OR_AUTO = typer.Option(
+    "--format", "-f", metavar="FORMAT", help=f"One of {_FORMATS}; or auto, within a budget."
+)
 Source = Annotated[str, _SOURCE]
 OptionalSource = Annotated[str | None, _SOURCE]
 """A recipe may name it."""
 FormatName = Annotated[str, _FORMAT]
-OptionalFormat = Annotated[str | None, _FORMAT]
+OptionalFormat = Annotated[str | None, _FORMAT_OR_AUTO]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the repository.  [default: main]")]
 Exclude = Annotated[
     list[str], typer.Option(metavar="PATTERN", help="Keep tensors whose names match, such as '*fc*'. May be repeated.")

@@ -33,6 +33,9 @@ _OPTIONS = {
     "categories": "--category",
     "limit": "--prompt-limit",
     "max_tokens": "--max-tokens",
+    "max_size": "--max-size",
+    "formats": "--auto-format",
+    "boots": "--auto-boots",
 }
 
 # What the models' patterns ask for, in words.
@@ -66,6 +69,15 @@ class BenchmarkWords(NamedTuple):
     max_tokens: int | None = None
 
 
+class AutoWords(NamedTuple):
+    """What `submit` takes about `--format auto`, as typed."""
+
+    max_size: float | None = None
+    max_al_drop: float | None = None
+    formats: tuple[str, ...] = ()
+    boots: int | None = None
+
+
 class Request(NamedTuple):
     """What `submit` and `preflight` take, as typed."""
 
@@ -81,6 +93,7 @@ class Request(NamedTuple):
     benchmark: BenchmarkWords = BenchmarkWords()
     recipe: str | None = None
     accept_failed_gate: bool = False
+    auto: AutoWords = AutoWords()
 
 
 def is_path(source: str) -> bool:
@@ -219,6 +232,9 @@ def _fields(request: Request, recipe: dict[str, Any], now: datetime, offenders: 
     if request.deadline is not None or "deadline" not in recipe:
         fields["deadline"] = read_deadline(request.deadline, now, offenders)
     fields["benchmark"] = _benchmark(request, recipe, offenders)
+    auto = request.auto._asdict() | {"formats": tuple(name.lower() for name in request.auto.formats) or None}
+    if said := _said(auto):
+        fields["auto"] = _merged(recipe.get("auto"), said)
     if request.accept_failed_gate:
         fields["accept_failed_gate"] = True
     return fields

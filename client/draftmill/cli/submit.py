@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from draftmill.cli import text
+from draftmill.cli.auto_options import AutoBoots, AutoFormats, BudgetDrop, MaxSize
 from draftmill.cli.benchmark_options import (
     Categories,
     MaxDrop,
@@ -32,7 +33,7 @@ from draftmill.cli.options import (
     Source,
 )
 from draftmill.cli.output import Output, size
-from draftmill.cli.request import BenchmarkWords, Request, job_spec, mistaken
+from draftmill.cli.request import AutoWords, BenchmarkWords, Request, job_spec, mistaken
 from draftmill.cli.watching import watch
 from draftmill.client import Client
 from draftmill.problems import ProblemError
@@ -71,6 +72,10 @@ def submit(
         bool,
         typer.Option("--accept-failed-gate", help="Take the variant even if it failed the gate of an earlier job."),
     ] = False,
+    max_size: MaxSize = None,
+    budget_al_drop: BudgetDrop = None,
+    auto_format: AutoFormats = [],  # noqa: B006
+    auto_boots: AutoBoots = None,
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="The same key again gives the same job, not another.")
     ] = None,
@@ -87,6 +92,7 @@ def submit(
       draftmill submit org/drafter -f nvfp4 --revision v2 --exclude '*fc*' --label team=serving
       draftmill submit ./outputs/run-7 -f fp8 --deadline 2h --json
       draftmill submit org/drafter -f nvfp4 --target org/target --num-speculative-tokens 7 --max-al-drop 0.05
+      draftmill submit org/drafter -f auto --max-size 0.4 --target org/target --num-speculative-tokens 7
       draftmill submit --recipe recipes/dspark-qwen3-8b.yaml --wait
     """
     output = Output(json)
@@ -116,6 +122,7 @@ def submit(
             benchmark,
             recipe,
             accept_failed_gate,
+            AutoWords(max_size, budget_al_drop, tuple(auto_format), auto_boots),
         )
     )
     for note in mistaken(source, target):
@@ -155,7 +162,7 @@ def preflight(
     for note in mistaken(source):
         output.note(note)
     with Client() as client:
-        answer = client.preflight(spec.source, spec.format, spec.quantize)
+        answer = client.preflight(spec.source, spec.fixed_format, spec.quantize)
     if answer.problem is not None:
         if json:
             output.result(answer)

@@ -8,6 +8,7 @@ from starlette.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from draftmill.benchmarks import Acceptance
+from draftmill.choices import Choice
 from draftmill.plans import Plan
 from draftmill.problems import ProblemError
 from draftmill.reports import Artifacts, VerifyReport
@@ -51,6 +52,18 @@ async def verify(job_id: JobId, by: Reader) -> Response:
 async def acceptance(job_id: JobId, by: Reader) -> Response:
     job = await by.cases.get(job_id)
     return answer(await run_in_threadpool(by.store.acceptance, job))
+
+
+@router.get(
+    "/choice",
+    operation_id="job_choice",
+    summary="What a job with `format: auto` weighed, and what it chose",
+    response_model=Choice,
+    responses=_NONE_YET,
+)
+async def choice(job_id: JobId, by: Reader) -> Response:
+    job = await by.cases.get(job_id)
+    return answer(await run_in_threadpool(by.store.choice, job))
 
 
 @router.get(

@@ -1,71 +1,41 @@
 """Bench: acceptance length of the sealed variant beside its control, in a real engine, and the gate's verdict."""
 
-import re
-import socket
-from pathlib import Path
 from typing import Any
 
-from draftmill.archive.layout import RECEIPTS
 from draftmill.benchmarks import Acceptance, Benchmark, Verdict
 from draftmill.jobs import AcceptanceSummary, ResolvedSpec, Summary
 from draftmill.plans import Plan
 from draftmill.problems import Offender, ProblemError
-from draftmill.reports import Manifest
 from draftmill.states import Stage
-from draftmill_service.ledger import WorkerLedger
 from draftmill_worker import stage
-from draftmill_worker.bench.arms import Place
 from draftmill_worker.bench.run import Question, bench, profile
 from draftmill_worker.bench.subject import Directory, Subject
-from draftmill_worker.receipts.archive import ArchiveWriter
-from draftmill_worker.settings import WorkerSettings
+from draftmill_worker.stages import engines
 from draftmill_worker.variants import VariantStore
-
-
-def _directory(pulled: dict[str, Any]) -> Directory:
-    return Directory(
-        Path(pulled["folder"]), Manifest.model_validate(pulled["manifest"]), pulled["repo"], pulled["commit"]
-    )
 
 
 def _subject(request: stage.StageRequest, store: VariantStore) -> Subject:
     pulled, planned = request.previous[Stage.PULL], request.previous[Stage.PLAN]
-    source = _directory(pulled)
+    source = engines.directory(pulled)
     resolved = ResolvedSpec.model_validate(planned["resolved_spec"])
     return Subject(
-        target=_directory(pulled["target"]),
+        target=engines.directory(pulled["target"]),
         source=source,
         variant=Directory(store.folder, store.manifest(), source.repo, source.commit, resolved.variant),
         plan=Plan.model_validate(planned["plan"]),
     )
 
 
-def _archive(data_dir: Path) -> ArchiveWriter:
-    """One chain per host; its head goes to the ledger, whose address the supervisor hands in apart from the request."""
-    writer = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).lstrip("._-") or "worker"
-    return ArchiveWriter(data_dir / RECEIPTS, writer[:128], WorkerLedger.connect(WorkerSettings().redis_url))
-
-
 def _measure(
     request: stage.StageRequest, report: stage.Reporter, benchmark: Benchmark, store: VariantStore
 ) -> Acceptance:
-    prompts = request.previous[Stage.PULL].get("prompts")
-    place = Place(
-        data_dir=request.data_dir,
-        scratch=request.scratch,
-        archive=_archive(request.data_dir),
-        boot_seconds=request.settings.boot_seconds,
-        job=request.job,
-        attempt=request.attempt,
-        devices=request.devices,
-    )
     question = Question(
         _subject(request, store),
         benchmark,
-        None if prompts is None else Path(prompts),
+        engines.prompts_file(request.previous[Stage.PULL]),
         request.settings.trust_remote_code_repos,
     )
-    return bench(question, place, report)
+    return bench(question, engines.place(request), report)
 
 
 def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:

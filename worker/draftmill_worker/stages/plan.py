@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from draftmill.benchmarks import Verdict
-from draftmill.jobs import AcceptanceSummary, PathSource, ResolvedSource, ResolvedSpec
+from draftmill.choices import AUTO, Choice
+from draftmill.formats import Format
+from draftmill.jobs import AcceptanceSummary, PathSource, QuantizeOptions, ResolvedSource, ResolvedSpec
 from draftmill.plans import Plan
 from draftmill.problems import Offender, Problem, ProblemError
 from draftmill.states import Stage
@@ -16,7 +18,17 @@ from draftmill_worker.quantize.plan import make_plan
 from draftmill_worker.variants import VariantStore, variant_digest
 
 
-def _resolve(request: stage.StageRequest, plan: Plan) -> ResolvedSpec:
+def _asked(request: stage.StageRequest) -> tuple[Format, QuantizeOptions, Choice | None]:
+    """What is to be made: as the job says, or as was chosen for it."""
+    spec = request.spec
+    if spec.format != AUTO:
+        return spec.format, spec.quantize, None
+    choice = Choice.model_validate(request.previous[Stage.CHOOSE]["choice"])
+    exclude = (*spec.quantize.exclude, *choice.choice.exclude)
+    return choice.choice.format, spec.quantize.model_copy(update={"exclude": exclude}), choice
+
+
+def _resolve(request: stage.StageRequest, plan: Plan, quantize: QuantizeOptions) -> ResolvedSpec:
     spec, pulled = request.spec, request.previous[Stage.PULL]
     return ResolvedSpec(
         source=ResolvedSource(
@@ -25,11 +37,11 @@ def _resolve(request: stage.StageRequest, plan: Plan) -> ResolvedSpec:
             path=spec.source.path if isinstance(spec.source, PathSource) else None,
             manifest_sha256=pulled["manifest_sha256"],
         ),
-        format=spec.format,
-        quantize=spec.quantize,
+        format=plan.format,
+        quantize=quantize,
         family=plan.family,
         quantizer=QUANTIZER_BUILD,
-        variant=variant_digest(pulled["manifest_sha256"], spec.format, spec.quantize, QUANTIZER_BUILD),
+        variant=variant_digest(pulled["manifest_sha256"], plan.format, quantize, QUANTIZER_BUILD),
     )
 
 
@@ -49,11 +61,14 @@ def _withheld(request: stage.StageRequest, newest: AcceptanceSummary | None) -> 
 
 def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
     checkpoint = open_checkpoint(Path(request.previous[Stage.PULL]["folder"]))
-    plan = make_plan(checkpoint, detect(checkpoint), request.spec.format, request.spec.quantize)
+    format, quantize, choice = _asked(request)
+    plan = make_plan(checkpoint, detect(checkpoint), format, quantize)
     for warning in plan.warnings:
         report.log("warning", warning)
-    resolved = _resolve(request, plan)
+    resolved = _resolve(request, plan, quantize)
     store = VariantStore(request.data_dir, resolved.variant)
+    if choice is not None:
+        store.write_choice(request.job, choice)
     summary, withheld = store.find(), _withheld(request, store.newest_acceptance())
     if summary is not None:
         report.log("info", f"variant {resolved.variant} was sealed before")

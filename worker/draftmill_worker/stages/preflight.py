@@ -20,4 +20,4 @@ def preflight(spec: JobSpec, settings: StageSettings) -> Preflight:
 
 
 def _plan(checkpoint: Checkpoint, spec: JobSpec) -> Plan:
-    return make_plan(checkpoint, detect(checkpoint), spec.format, spec.quantize)
+    return make_plan(checkpoint, detect(checkpoint), spec.fixed_format, spec.quantize)

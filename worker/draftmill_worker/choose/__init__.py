@@ -1,0 +1,1 @@
+"""`format: auto`: which format, and which modules stay as they are, within a budget."""

@@ -1,0 +1,80 @@
+"""Acceptance of a built variant beside its control, in a real engine."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from draftmill.benchmarks import Arm, ArmName, Benchmark, Interval
+from draftmill.plans import Plan
+from draftmill_worker.bench import prompts, statistics
+from draftmill_worker.bench.arms import Arms, Place
+from draftmill_worker.bench.engine_args import check_remote_code
+from draftmill_worker.bench.pair import check_pair
+from draftmill_worker.bench.speculative import check_length
+from draftmill_worker.bench.subject import Directory, Subject
+from draftmill_worker.checkpoint.manifest import make_manifest
+from draftmill_worker.stage import Level, Reporter, Unit
+
+
+class _LogOnly:
+    """Passes messages on; progress is the search's own."""
+
+    def __init__(self, report: Reporter) -> None:
+        self._report = report
+
+    def progress(self, done: int, total: int, unit: Unit) -> None:
+        del done, total, unit
+
+    def log(self, level: Level, message: str) -> None:
+        self._report.log(level, message)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    al: float
+    change: Interval
+    receipt: str
+
+
+@dataclass(frozen=True)
+class Engine:
+    target: Directory
+    source: Directory
+    benchmark: Benchmark
+    prompts_file: Path | None
+    trusted: tuple[str, ...]
+    place: Place
+    report: Reporter
+
+    @cached_property
+    def _prompts(self) -> tuple[prompts.Prompt, ...]:
+        return prompts.load(self.benchmark.prompts, self.prompts_file)
+
+    def check(self, folder: Path, plan: Plan) -> None:
+        """Raises what `bench` raises of a pair that cannot be measured, before anything is built for it."""
+        subject = self._subject(folder, plan)
+        check_remote_code(self.benchmark, {"target": self.target.repo, "source": self.source.repo}, self.trusted)
+        check_pair(subject)
+        check_length(subject.drafter, self.benchmark.num_speculative_tokens)
+
+    def control(self, folder: Path, plan: Plan) -> Arm:
+        return self._arms(folder, plan).run(ArmName.CONTROL)[0]
+
+    def measure(self, folder: Path, plan: Plan, control: Arm) -> Measurement:
+        """Raises what a boot raises, `no-drafts` among it."""
+        arm = self._arms(folder, plan).run(ArmName.VARIANT)[0]
+        change = statistics.relative_change(arm, control, self.benchmark.gate.confidence)
+        return Measurement(arm.al or 1.0, change, arm.receipt)
+
+    def _subject(self, folder: Path, plan: Plan) -> Subject:
+        variant = Directory(folder, make_manifest(folder), self.source.repo, self.source.commit)
+        return Subject(self.target, self.source, variant, plan)
+
+    def _arms(self, folder: Path, plan: Plan) -> Arms:
+        # An equal arm of an earlier job serves the search; the job's own benchmark is the one that may be fresh.
+        benchmark = self.benchmark.model_copy(update={"fresh": False})
+        sha256 = prompts.sha256(self._prompts, benchmark.prompts)
+        report = _LogOnly(self.report)
+        return Arms(
+            self._subject(folder, plan), benchmark, self._prompts, sha256, self.place, report, total=len(self._prompts)
+        )

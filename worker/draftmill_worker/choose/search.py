@@ -1,0 +1,82 @@
+"""Which candidates there are, which of them are worth an engine's boot, and which one is chosen."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from draftmill.choices import Auto, Candidate, Sensitivity
+from draftmill.problems import Offender, ProblemError
+from draftmill_worker.choose.units import Unit
+
+
+@dataclass(frozen=True)
+class Weighed:
+    unit: Unit
+    sensitivity: Sensitivity
+
+    @property
+    def cost(self) -> float:
+        """Accepted tokens per draft lost by byte saved; where nothing was measured, squared weight error by byte.
+
+        A measured gain is noise: it costs nothing.
+        """
+        change, error = self.sensitivity.change, self.sensitivity.weight_error
+        loss = error**2 if change is None else max(0.0, -change.value)
+        return loss / max(1, self.unit.saved_bytes)
+
+
+def rank(weighed: Sequence[Weighed]) -> tuple[Weighed, ...]:
+    """The costliest first. Measured and unmeasured units do not compare: what was not measured comes last."""
+    return tuple(sorted(weighed, key=lambda one: (one.sensitivity.change is None, -one.cost, one.unit.name)))
+
+
+def prefixes(ranked: Sequence[Weighed], fits: Callable[[tuple[Unit, ...]], bool]) -> list[tuple[Unit, ...]]:
+    """Ever more of the costliest units kept, while the variant still fits and some unit is left to quantize."""
+    found = []
+    for count in range(1, len(ranked)):
+        kept = tuple(one.unit for one in ranked[:count])
+        if not fits(kept):
+            break
+        found.append(kept)
+    return found
+
+
+def within(auto: Auto, source_bytes: int, variant_bytes: int) -> bool:
+    return auto.max_size is None or variant_bytes <= auto.max_size * source_bytes
+
+
+def worth(auto: Auto, candidates: Sequence[Candidate], boots: int) -> list[Candidate]:
+    """Those to measure, in order: under a size budget the largest, otherwise the smallest first."""
+    largest_first = auto.max_al_drop is None
+    return sorted(candidates, key=lambda one: one.variant_bytes, reverse=largest_first)[:boots]
+
+
+def passes(auto: Auto, candidate: Candidate) -> bool:
+    """Whether it was measured, and keeps within the budget of acceptance."""
+    change = candidate.change
+    return change is not None and (auto.max_al_drop is None or change.low >= -auto.max_al_drop)
+
+
+def pick(auto: Auto, candidates: Sequence[Candidate], *, measured: bool) -> tuple[int, str]:
+    """Place of the chosen candidate, and why. Raises `budget-unreachable` with every candidate."""
+    if not measured:
+        best = min(range(len(candidates)), key=lambda i: (candidates[i].weight_error, candidates[i].variant_bytes))
+        return best, "the least weight error within the size; acceptance was not measured"
+    good = [i for i, candidate in enumerate(candidates) if passes(auto, candidate)]
+    if not good:
+        raise unreachable(candidates)
+    if auto.max_al_drop is not None:
+        return min(good, key=lambda i: candidates[i].variant_bytes), "the smallest measured variant within the budget"
+    best = max(good, key=lambda i: (candidates[i].al or 0.0, -candidates[i].variant_bytes))
+    return best, "the highest acceptance length measured within the size"
+
+
+def unreachable(candidates: Sequence[Candidate]) -> ProblemError:
+    offenders = [
+        Offender(
+            where=f"{candidate.format}, {len(candidate.kept)} kept",
+            message=f"{candidate.variant_bytes} bytes"
+            + ("" if candidate.change is None else f", {candidate.change.low:+.1%} at worst"),
+        )
+        for candidate in candidates
+    ]
+    return ProblemError("budget-unreachable", "no candidate keeps within the budget of auto", offenders)
