@@ -19,6 +19,8 @@ from draftmill_worker.heads.quantize import Progress, quantize_head
 from draftmill_worker.heads.rows import Rows
 from draftmill_worker.heads.source import find_head
 
+CAPTURE, IDS = "capture", "ids.json"
+"""Folder below an attempt's scratch with what was captured, and the file of chosen ids in it."""
 RECORD = "head.json"
 """The plan, in the variant."""
 

@@ -27,7 +27,7 @@ LISTED = 100
 @dataclass(frozen=True)
 class Counts:
     seen: Tensor
-    """int64 [vocabulary]: how often each token is in nine tenths of the texts."""
+    """int64 [vocabulary]: how often each token is in nine tenths of the texts; below zero if it cannot be drafted."""
     held: Tensor
     """The same of the tenth that is held out."""
 
@@ -113,9 +113,9 @@ def choose(counts: Counts, size: int, special: Tensor) -> Tensor:
 
     ProblemError("draft-vocab-invalid") for a size that the special tokens or the vocabulary do not fit.
     """
-    vocab = len(counts.seen)
-    if not len(special) <= size <= vocab:
-        message = f"must be {len(special)}, the special tokens alone, to {vocab}, the whole vocabulary"
+    most = int((counts.seen >= 0).sum())
+    if not len(special) <= size <= most:
+        message = f"must be {len(special)}, the special tokens alone, to {most}, all that can be drafted"
         offender = Offender(where="draft_vocab.size", message=message, value=size)
         raise ProblemError("draft-vocab-invalid", f"a draft vocabulary of {size}: {message}", [offender])
     order = counts.seen.clone()
@@ -125,8 +125,8 @@ def choose(counts: Counts, size: int, special: Tensor) -> Tensor:
 
 def coverage(counts: Counts, size: int, special: Tensor) -> tuple[Coverage, ...]:
     """By size around the one chosen."""
-    vocab = len(counts.seen)
-    sizes = sorted({min(max(int(size * part), len(special), 1), vocab) for part in TABLE} | {size, vocab})
+    most = int((counts.seen >= 0).sum())
+    sizes = sorted({min(max(int(size * part), len(special), 1), most) for part in TABLE} | {size, most})
     return tuple(Coverage(size=one, covered=covered(counts, choose(counts, one, special))) for one in sizes)
 
 
