@@ -13,7 +13,7 @@ from draftmill_service.logs import JsonFormatter
 from tests.integration.live import Live
 from tests.integration.test_api import SPEC, UNKNOWN, problem
 
-BOOT = "b" + "0" * 32
+BOOT, BATCH = "b" + "0" * 32, "s" + "0" * 26
 CALLS = [
     ("POST", "/v1/jobs", Scope.WRITE),
     ("GET", "/v1/jobs", Scope.READ),
@@ -28,6 +28,13 @@ CALLS = [
     ("GET", f"/v1/jobs/{UNKNOWN}/artifacts", Scope.READ),
     ("GET", f"/v1/jobs/{UNKNOWN}/artifacts/config.json", Scope.READ),
     ("HEAD", f"/v1/jobs/{UNKNOWN}/artifacts/config.json", Scope.READ),
+    ("POST", "/v1/batches", Scope.WRITE),
+    ("GET", "/v1/batches", Scope.READ),
+    ("GET", f"/v1/batches/{BATCH}", Scope.READ),
+    ("GET", f"/v1/batches/{BATCH}/items", Scope.READ),
+    ("GET", f"/v1/batches/{BATCH}/report", Scope.READ),
+    ("POST", f"/v1/batches/{BATCH}/cancel", Scope.WRITE),
+    ("POST", f"/v1/batches/{BATCH}/retry", Scope.WRITE),
     ("POST", "/v1/preflight", Scope.WRITE),
     ("GET", "/v1/formats", Scope.READ),
     ("GET", "/v1/receipts", Scope.READ),
@@ -65,7 +72,7 @@ def test_every_route_is_in_the_table(live: Live, api: httpx.Client) -> None:
         for method in item
         if path not in {"/healthz", "/readyz"}
     }
-    stand_ins = {UNKNOWN: "{job_id}", "config.json": "{path}", BOOT: "{boot}"}
+    stand_ins = {UNKNOWN: "{job_id}", "config.json": "{path}", BOOT: "{boot}", BATCH: "{batch_id}"}
     named = set()
     for method, path, _ in CALLS:
         template = path.partition("?")[0]

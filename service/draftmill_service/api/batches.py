@@ -13,7 +13,8 @@ from draftmill.formats import Format
 from draftmill.states import JobState
 from draftmill_service.api.bodies import documented_body, read_body
 from draftmill_service.api.deps import BatchId, Reader, Writer, answer
-from draftmill_service.api.jobs import REPLAYED, IdempotencyKey, Label
+from draftmill_service.api.idempotency import REPLAYED, BatchKey
+from draftmill_service.api.jobs import Label
 from draftmill_service.api.problems import documented
 from draftmill_service.ledger.batches import BatchFilters, ItemFilters
 
@@ -70,7 +71,7 @@ def _made(description: str, **headers: str) -> dict[str, Any]:
         **documented("invalid-request", "field-not-supported", "idempotency-mismatch", "payload-too-large"),
     },
 )
-async def submit(request: Request, by: Writer, idempotency_key: IdempotencyKey = None) -> Response:
+async def submit(request: Request, by: Writer, idempotency_key: BatchKey = None) -> Response:
     spec = await read_body(request, BatchSpec)
     batch, created = await by.cases.submit_batch(spec, owner=by.key.id, idempotency_key=idempotency_key)
     if created:

@@ -26,7 +26,7 @@ async def read_body(request: Request, model: type[M]) -> M:
             [{**each, "loc": ("body", *each["loc"])} for each in error.errors(include_url=False)]
         ) from error
     # Pydantic keeps the last of equal keys; which one the caller meant is not for us to guess.
-    json.loads(body, object_pairs_hook=_unique)
+    _UNIQUE.decode(body.decode())
     return read
 
 
@@ -42,6 +42,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         }
         raise RequestValidationError([wrong])
     return unique
+
+
+_UNIQUE = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 def documented_body(model: type[BaseModel]) -> dict[str, Any]:

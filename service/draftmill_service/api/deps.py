@@ -64,8 +64,9 @@ def services(request: Request) -> Services:
     return cast("Services", request.app.state.services)
 
 
+writer = Requires(Scope.WRITE)
 Reader = Annotated[Caller, Depends(Requires(Scope.READ))]
-Writer = Annotated[Caller, Depends(Requires(Scope.WRITE))]
+Writer = Annotated[Caller, Depends(writer)]
 MetricsReader = Annotated[Caller, Depends(Requires(Scope.METRICS))]
 JobId = Annotated[str, Path(description="`j` and 26 digits and letters", max_length=256)]
 BatchId = Annotated[str, Path(description="`s` and 26 digits and letters", max_length=256)]

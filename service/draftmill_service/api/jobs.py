@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import Field, StringConstraints
 from starlette.responses import Response
 
@@ -12,7 +12,8 @@ from draftmill.jobs import Job, JobPage, JobSpec
 from draftmill.plans import Family
 from draftmill.states import JobState
 from draftmill_service.api.bodies import documented_body, read_body
-from draftmill_service.api.deps import JobId, Reader, Writer, answer
+from draftmill_service.api.deps import JobId, Reader, Writer, answer, writer
+from draftmill_service.api.idempotency import REPLAYED, RetryKey, documented_key, job_key
 from draftmill_service.api.problems import documented
 from draftmill_service.ledger import Filters
 
@@ -22,21 +23,6 @@ Label = Annotated[
     str,
     StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?(=[^\x00]*)?$", max_length=320),
 ]
-
-
-def _key(description: str) -> Any:
-    return Header(
-        alias="Idempotency-Key", description=description, min_length=1, max_length=255, pattern=r"^[\x21-\x7e]+$"
-    )
-
-
-IdempotencyKey = Annotated[
-    str | None, _key("The same key with the same spec answers the same job for a day. Keys are per API key.")
-]
-RetryKey = Annotated[
-    str | None, _key("The same key retries the job once, however often it is sent in a day. Keys are per API key.")
-]
-REPLAYED = "Idempotency-Replayed"
 
 
 class ListQuery(Model):
@@ -64,7 +50,7 @@ def _made(description: str, **headers: str) -> dict[str, Any]:
     summary="Submit a job",
     status_code=201,
     response_model=Job,
-    openapi_extra=documented_body(JobSpec),
+    openapi_extra=documented_body(JobSpec) | documented_key(),
     responses={
         200: _made(
             "The Idempotency-Key was used before with this spec; this is that job.", **{REPLAYED: "Always `true`."}
@@ -73,9 +59,10 @@ def _made(description: str, **headers: str) -> dict[str, Any]:
         **documented("invalid-request", "field-not-supported", "idempotency-mismatch", "payload-too-large"),
     },
 )
-async def submit(request: Request, by: Writer, idempotency_key: IdempotencyKey = None) -> Response:
+async def submit(request: Request) -> Response:
+    by, key = await writer(request), job_key(request)
     spec = await read_body(request, JobSpec)
-    job, created = await by.cases.submit(spec, owner=by.key.id, idempotency_key=idempotency_key)
+    job, created = await by.cases.submit(spec, owner=by.key.id, idempotency_key=key)
     if created:
         return answer(job, 201, {"Location": f"/v1/jobs/{job.id}"})
     return answer(job, 200, {REPLAYED: "true"})

@@ -1,5 +1,6 @@
 """Figures for Prometheus."""
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -24,10 +25,13 @@ class Metrics:
             "draftmill_http_request_seconds", "Time to answer", ("route",), buckets=_BUCKETS, registry=self._registry
         )
         self._registry.register(_Process(reaped, unheard))
+        # Looking a child up by its labels costs more than counting.
+        self._count = functools.cache(self._requests.labels)
+        self._time = functools.cache(self._seconds.labels)
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        self._requests.labels(method, route, status).inc()
-        self._seconds.labels(route).observe(seconds)
+        self._count(method, route, status).inc()
+        self._time(route).observe(seconds)
 
     def exposition(self, gauges: Gauges, measures: Measures) -> bytes:
         """Text format 0.0.4."""

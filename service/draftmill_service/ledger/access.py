@@ -12,6 +12,7 @@ from redis.commands.core import AsyncScript
 from draftmill_service.ledger import scripts
 from draftmill_service.ledger.errors import AWAY, LedgerUnavailable
 from draftmill_service.ledger.keys import PREFIX, Keys
+from draftmill_service.ledger.packing import pool
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ class Access:
 
     @classmethod
     def connect(cls, url: str, *, prefix: str = PREFIX, patience: float = 1.8) -> Self:
-        redis = Redis.from_url(
+        connections = pool(
             url,
             decode_responses=True,
             retry=Retry(ExponentialBackoff(cap=0.4, base=0.05), retries=4),
@@ -36,7 +37,7 @@ class Access:
             # `patience` bounds every call, and knows which of them blocks for how long.
             socket_timeout=None,
         )
-        return cls(redis, prefix, patience=patience)
+        return cls(Redis.from_pool(connections), prefix, patience=patience)
 
     async def close(self) -> None:
         await self._redis.aclose()
