@@ -242,3 +242,17 @@ async def test_items_by_filters_over_pages(ledger: Ledger) -> None:
             if (cursor := page.next_cursor) is None:
                 break
         assert found == wanted
+
+
+async def test_items_that_wait_for_their_turn_are_not_late(clean_redis: str, ledger: Ledger) -> None:
+    """What the alert on a queue that nobody serves looks at."""
+    assert (await ledger.gauges()).oldest_queued_seconds == 0
+    batch = await submit(ledger, matrix(3), cap=2)
+    gauges = await ledger.gauges()
+    assert (gauges.states[JobState.QUEUED], gauges.doorbells) == (6, 2)
+    first, second, *_ = await jobs(ledger, batch)
+    with redis.Redis.from_url(clean_redis) as client:
+        now = client.time()[0] * 1000
+        client.zadd("draftmill:queued:batches", {first: now - 60_000})
+        client.hset(f"draftmill:job:{second}", "t:queued", now - 3_600_000)
+    assert 59 < (await ledger.gauges()).oldest_queued_seconds < 120

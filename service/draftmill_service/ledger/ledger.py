@@ -53,7 +53,7 @@ class Reaped(NamedTuple):
 class Gauges(NamedTuple):
     states: dict[JobState, int]
     oldest_queued_seconds: float
-    """Age of the oldest queued job since it was queued; 0 when there is none."""
+    """Since the oldest queued job was queued, or its turn in its batch came; 0 when there is none."""
     doorbells: int
     """Messages that no worker has taken."""
 
@@ -222,14 +222,13 @@ class Ledger(Reading, Preflights, Batches, Archiving, Watching):
         pipe = self._redis.pipeline(transaction=False)
         for state in JobState:
             pipe.zcard(self._keys.index("state", state))
-        pipe.llen(JOBS_QUEUE)
-        pipe.zrange(self._keys.index("state", JobState.QUEUED), 0, 0)
+        for queue in (JOBS_QUEUE, BATCHES_QUEUE):
+            pipe.llen(queue)
+        # By when they were queued, and of items by when their turn came; 0 is one that a worker gave back.
+        pipe.zrange(self._keys.line, 0, 0, withscores=True)
+        pipe.zrangebyscore(self._keys.queued_items, 1, "inf", 0, 1, withscores=True)
         pipe.time()
-        *counts, doorbells, oldest, now = await self._ask(pipe.execute())
-        age = 0.0
-        if oldest:
-            since = await self._ask(
-                cast("Awaitable[str | None]", self._redis.hget(self._keys.job(oldest[0]), "t:queued"))
-            )
-            age = max(0.0, now[0] + now[1] / 1e6 - int(since) / 1000) if since else 0.0
-        return Gauges(dict(zip(JobState, counts, strict=True)), age, doorbells)
+        *counts, jobs, items, single, item, now = await self._ask(pipe.execute())
+        waiting = [since for _, since in (*single, *item)]
+        age = max(0.0, now[0] + now[1] / 1e6 - min(waiting) / 1000) if waiting else 0.0
+        return Gauges(dict(zip(JobState, counts, strict=True)), age, jobs + items)
