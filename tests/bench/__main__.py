@@ -19,6 +19,7 @@ PARTS = (
     ("A job in a warm service", ["tests.bench.jobs"]),
     ("POST /v1/jobs beside a bare handler", ["tests.bench.api"]),
     ("Jobs asked for among many finished ones", ["tests.bench.many_jobs"]),
+    ("Pages of the dashboard in a Chromium", ["tests.bench.pages"]),
 )
 ABOUT = """# Speed of the quantizer
 
