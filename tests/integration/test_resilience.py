@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,54 @@ def process(redis_url: str, data_dir: Path, port: int) -> Iterator[subprocess.Po
     finally:
         started.kill()
         started.wait(10)
+
+
+def test_a_batch_survives_the_api_that_was_making_it(durable_redis: RedisServer, tmp_path: Path) -> None:
+    """kill -9 after the first of forty steps, or wherever it falls: the next one makes the rest, and nothing twice."""
+    port, total = free_port(), 4000
+    _, token = Keyring(tmp_path / "keys.json").create("tests", set(Scope))
+    headers = {"Authorization": f"Bearer {token}"}
+    matrix = {"sources": [{"repo": f"org/d{n}"} for n in range(1000)], "formats": ["fp8", "nvfp4"]}
+    matrix["options"] = [{}, {"quantize": {"lm_head": True}}]
+
+    def submit_batch(api: httpx.Client) -> httpx.Response | None:
+        try:
+            return api.post("/v1/batches", json=matrix, headers={"Idempotency-Key": "k"}, timeout=60)
+        except httpx.TransportError:
+            return None
+
+    with (
+        httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers) as api,
+        redis.Redis.from_url(durable_redis.url, decode_responses=True) as ledger,
+        ThreadPoolExecutor() as pool,
+    ):
+
+        def ready() -> bool:
+            try:
+                return api.get("/readyz").status_code == 200
+            except httpx.TransportError:
+                return False
+
+        def made() -> int:
+            (batch,) = ledger.zrange("draftmill:ix:batches", 0, -1) or ("none",)
+            return int(ledger.hget(f"draftmill:batch:{batch}", "made") or 0)
+
+        with process(durable_redis.url, tmp_path, port) as service:
+            eventually(ready, timeout=60)
+            asking = pool.submit(submit_batch, api)
+            eventually(lambda: made() > 0, timeout=60, interval=0.0)
+            service.kill()
+            service.wait(10)
+            asking.result(60)
+        with process(durable_redis.url, tmp_path, port):
+            eventually(ready, timeout=60)
+            eventually(lambda: made() == total, timeout=120)
+            again = submit_batch(api)
+    assert again is not None
+    assert (again.status_code, again.json()["counts"]["queued"]) == (200, total)
+    with redis.Redis.from_url(durable_redis.url) as ledger:
+        assert ledger.zcard("draftmill:ix:all") == ledger.zcard("draftmill:ix:state:queued") == total
+        assert ledger.zcard("draftmill:ix:batches") == 1
 
 
 def test_api_killed_and_started_again(clean_redis: str, tmp_path: Path, worker: WorkerLedger) -> None:
