@@ -16,6 +16,7 @@ class Family(StrEnum):
     EAGLE3 = "eagle3"
     DFLASH = "dflash"
     DSPARK = "dspark"
+    MTP = "mtp"
     DRAFT_MODEL = "draft_model"
     MEDUSA = "medusa"
 
@@ -48,6 +49,15 @@ class TensorPlan(Model):
     outputs: tuple[OutputTensor, ...]
 
 
+class UntouchedFile(Model):
+    """A weight file that holds no tensor of the drafter: it goes into the variant whole, byte for byte."""
+
+    file: str
+    tensors: int
+    nbytes: int
+    """Bytes of its tensors, its header not counted."""
+
+
 class Head(StrEnum):
     OWN = "own"
     BORROWED = "borrowed"
@@ -65,8 +75,12 @@ class Plan(Model):
     scales: Literal["fused", "reference"]
     dtype: Literal["bfloat16", "float16", "keep"]
     tensors: tuple[TensorPlan, ...]
+    """Every tensor of the files that are written."""
+    untouched: tuple[UntouchedFile, ...] = ()
+    """Files of the target whose checkpoint holds the drafter; their tensors are not listed one by one."""
     ignore: tuple[str, ...]
-    """Modules the engine must build unquantized: checkpoint and runtime names, per layer, with fused names."""
+    """Modules the engine must build unquantized: checkpoint and runtime names, per layer, with fused names; of a target
+    in the same checkpoint, a pattern per layer."""
     source_bytes: int
     variant_bytes: int
     warnings: tuple[str, ...] = ()

@@ -98,6 +98,8 @@ class EngineView(Model):
     embedding: EmbeddingRecord | None = None
     draft_map: DraftMapRecord | None = None
     """None where the drafter has the target's vocabulary."""
+    target_methods: dict[str, int] = Field(default_factory=dict)
+    """Modules of the target that multiply, counted by the class of their quantization method."""
     target_digest_before: Sha256 | None = None
     """Digest of sampled target parameters after loading the target and after loading the drafter."""
     target_digest_after: Sha256 | None = None

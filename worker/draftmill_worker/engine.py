@@ -141,7 +141,8 @@ def _document(source: Path, milled: Milled) -> dict[str, object]:
         "format": milled.plan.format,
         "source_bytes": milled.plan.source_bytes,
         "variant_bytes": milled.plan.variant_bytes,
-        "tensors": {fate: fates.count(fate) for fate in Fate},
+        "tensors": {fate: fates.count(fate) for fate in Fate}
+        | {Fate.KEPT: fates.count(Fate.KEPT) + sum(file.tensors for file in milled.plan.untouched)},
         "seconds": milled.seconds,
         "serve_command": milled.serve_command,
         "warnings": milled.warnings,

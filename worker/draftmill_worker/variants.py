@@ -46,7 +46,8 @@ def summarize(plan: Plan, report: VerifyReport) -> Summary:
         source_bytes=plan.source_bytes,
         variant_bytes=plan.variant_bytes,
         tensors_quantized=sum(tensor.fate is Fate.QUANTIZED for tensor in plan.tensors),
-        tensors_kept=sum(tensor.fate is not Fate.QUANTIZED for tensor in plan.tensors),
+        tensors_kept=sum(tensor.fate is not Fate.QUANTIZED for tensor in plan.tensors)
+        + sum(file.tensors for file in plan.untouched),
         checks_passed=statuses.count(CheckStatus.PASS),
         checks_warned=statuses.count(CheckStatus.WARN),
         checks_failed=statuses.count(CheckStatus.FAIL),
@@ -205,8 +206,10 @@ class VariantStore:
 
 def _freeze(folder: Path) -> None:
     for root, folders, files in os.walk(folder):
-        for name in files:
-            Path(root, name).chmod(READ_ONLY_FILE)
+        for path in (Path(root, name) for name in files):
+            # A linked file's mode is its source's too, and is right already.
+            if path.stat().st_mode & 0o7777 != READ_ONLY_FILE:
+                path.chmod(READ_ONLY_FILE)
         for name in folders:
             Path(root, name).chmod(READ_ONLY_FOLDER)
     sync_tree(folder)

@@ -104,6 +104,8 @@ def job_lines(job: Job) -> list[str]:
 def plan_lines(plan: Plan) -> list[str]:
     """The plan in counts: how many tensors have which fate, and why."""
     counts: Counter[tuple[Fate, str]] = Counter((tensor.fate, tensor.reason) for tensor in plan.tensors)
+    if plan.untouched:
+        counts[Fate.KEPT, "target: files without MTP tensors"] = sum(file.tensors for file in plan.untouched)
     rows = [(fate, count, reason) for (fate, reason), count in sorted(counts.items(), key=lambda item: item[0])]
     return [
         f"{plan.family} ({plan.dialect}), {plan.head} head",

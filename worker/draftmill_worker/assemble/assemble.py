@@ -63,7 +63,7 @@ def assemble(
         PLAN: plan.model_dump(mode="json", by_alias=True),
     }
     if needs_index(plan):
-        documents[INDEX] = weight_index(plan)
+        documents[INDEX] = weight_index(checkpoint, plan)
     for name, value in documents.items():
         write_json(out / name, value)
     write_text(out / CARD, model_card(drafter, plan, repo=repo, commit=commit, files=copied, notes=warnings))

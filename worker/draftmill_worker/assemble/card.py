@@ -6,7 +6,7 @@ Neither times nor paths of the machine are in it: a rebuild gives the same bytes
 from collections.abc import Sequence
 
 from draftmill.formats import FORMATS, FormatSpec
-from draftmill.plans import Fate, Plan, TensorPlan
+from draftmill.plans import Family, Fate, Plan, TensorPlan
 from draftmill_worker.assemble.serve import DEFAULT_TOKENS, serve_command, speculative_tokens
 from draftmill_worker.checkpoint.drafter import Drafter
 from draftmill_worker.checkpoint.headers import DTYPE_BYTES
@@ -48,7 +48,7 @@ def _what(plan: Plan, spec: FormatSpec, repo: str | None, commit: str | None) ->
     if commit is not None:
         source += f" at commit `{commit}`"
     return (
-        f"A speculative-decoding drafter of the {plan.family.value} family, quantized by Draftmill from {source}, "
+        f"{_kind(plan)}, quantized by Draftmill from {source}, "
         f"without calibration data.\n\n"
         f"- Format: `{spec.name.value}`, {spec.bits}-bit weights, activations {_ACTIVATION[spec.activation]}. "
         f"Good for {spec.good_for}.\n"
@@ -57,6 +57,12 @@ def _what(plan: Plan, spec: FormatSpec, repo: str | None, commit: str | None) ->
         f"- Head: {plan.head.value}. Layout: {plan.dialect}.\n"
         f"- `plan.json` names every tensor, what became of it and why.\n"
     )
+
+
+def _kind(plan: Plan) -> str:
+    if plan.family is Family.MTP:
+        return "A target as it was, but for its MTP block"
+    return f"A speculative-decoding drafter of the {plan.family.value} family"
 
 
 def _tokenizer(files: Sequence[str]) -> str:
@@ -80,7 +86,12 @@ def _sizes(plan: Plan) -> str:
         before = sum(_bytes(tensor.dtype, tensor.shape) for tensor in tensors)
         after = sum(_bytes(output.dtype, output.shape) for tensor in tensors for output in tensor.outputs)
         lines.append(f"| {len(tensors)} | {fate.value} | {_cell(reason)} | {before} | {after} |")
-    lines.append(f"| {len(plan.tensors)} | all | | {plan.source_bytes} | {plan.variant_bytes} |")
+    count = len(plan.tensors)
+    if plan.untouched:
+        whole, size = sum(file.tensors for file in plan.untouched), sum(file.nbytes for file in plan.untouched)
+        lines.append(f"| {whole} | {Fate.KEPT.value} | target: files without MTP tensors | {size} | {size} |")
+        count += whole
+    lines.append(f"| {count} | all | | {plan.source_bytes} | {plan.variant_bytes} |")
     return "\n".join(lines) + "\n"
 
 
@@ -99,9 +110,13 @@ def _serve(drafter: Drafter, plan: Plan) -> str:
         why = "a cautious start; measure acceptance before raising it"
     else:
         why = "from the drafter's configuration"
+    words = (
+        "Replace the two words in capitals: this folder is target and drafter in one"
+        if plan.family is Family.MTP
+        else "Replace the four words in capitals. Target and drafter are pinned each by its own revision"
+    )
     return (
-        f"## Serve\n\nReplace the four words in capitals. Target and drafter are pinned each by its own revision; a "
-        f"folder on disk needs none.\n\n```sh\n{serve_command(drafter, plan)}\n```\n\n"
+        f"## Serve\n\n{words}; a folder on disk needs no revision.\n\n```sh\n{serve_command(drafter, plan)}\n```\n\n"
         f"`num_speculative_tokens` is {tokens}: {why}.\n"
     )
 

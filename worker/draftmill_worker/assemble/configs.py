@@ -28,16 +28,19 @@ def variant_config(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
 
 def needs_index(plan: Plan) -> bool:
     """Loaders find `model.safetensors` by themselves; other names need an index to be read whole."""
-    return {tensor.file for tensor in plan.tensors} != {SINGLE_FILE}
+    return plan.untouched != () or {tensor.file for tensor in plan.tensors} != {SINGLE_FILE}
 
 
-def weight_index(plan: Plan) -> dict[str, Any]:
-    """`weight_map` of every output tensor, scales too. `total_size` counts tensor bytes, as the headers do."""
+def weight_index(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
+    """`weight_map` of every output tensor, scales too, and of those in untouched files. `total_size` counts tensor
+    bytes, as the headers do."""
     outputs = [(output, tensor.file) for tensor in plan.tensors for output in tensor.outputs]
     total = sum(DTYPE_BYTES[output.dtype] * math.prod(output.shape) for output, _ in outputs)
+    whole = {file.file for file in plan.untouched}
+    kept = {tensor.name: tensor.file for tensor in checkpoint.tensors.values() if tensor.file in whole}
     return {
-        "metadata": {"total_size": total},
-        "weight_map": {output.name: file for output, file in outputs},
+        "metadata": {"total_size": total + sum(file.nbytes for file in plan.untouched)},
+        "weight_map": kept | {output.name: file for output, file in outputs},
     }
 
 

@@ -18,6 +18,9 @@ _TOKEN_KEYS = ("num_speculative_tokens", "num_lookahead_tokens", "speculative_to
 
 def speculative_config(drafter: Drafter, plan: Plan) -> dict[str, Any]:
     """`--speculative-config`. The quantization is said outright: older engines copy the target's."""
+    if plan.family is Family.MTP:
+        # The target's own directory, in its own quantization.
+        return {"method": plan.family.value, "num_speculative_tokens": speculative_tokens(drafter)}
     config: dict[str, Any] = {
         "method": plan.family.value,
         "model": DRAFTER,
@@ -43,9 +46,12 @@ def serve_command(drafter: Drafter, plan: Plan) -> str:
 def speculative_tokens(drafter: Drafter) -> int:
     """Draft tokens per step: what the config says, capped by the block a drafter was trained on.
 
-    DFlash drafts its block less the anchor, DSpark exactly its block where it samples from the anchor, one less where
-    it does not. vLLM takes the first for DSpark unless told otherwise, the second for speculators' dialect.
+    An MTP block drafts a token with each of its layers; more only by running them again. DFlash drafts its block less
+    the anchor, DSpark exactly its block where it samples from the anchor, one less where it does not. vLLM takes the
+    first for DSpark unless told otherwise, the second for speculators' dialect.
     """
+    if drafter.family is Family.MTP:
+        return drafter.num_layers
     asked = _configured(drafter.config)
     if drafter.block_size is None:
         return asked or DEFAULT_TOKENS

@@ -56,10 +56,13 @@ class Choice:
     quantized: bool
     speculative: dict[str, Any] | None
     route: Route
+    target: Directory
 
-    def directories(self, subject: Subject) -> tuple[Directory, ...]:
-        """Those that the engine reads."""
-        return (subject.target,) if self.drafter is None else (subject.target, self.drafter)
+    @property
+    def directories(self) -> tuple[Directory, ...]:
+        """Those that the engine reads, each once."""
+        other = self.drafter is not None and self.drafter.folder != self.target.folder
+        return (self.target, self.drafter) if self.drafter is not None and other else (self.target,)
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,9 @@ class Arms:
         if drafter is not None:
             names = self.subject.checkpoint.tensors
             speculative = speculative_config(self.subject.drafter, names, drafter.folder, self.benchmark)
-        way = route(family, quantized=quantized, temperature=self.benchmark.temperature, cpu=self.cpu)
-        return Choice(name, drafter, quantized, speculative, way)
+        temperature, embedded = self.benchmark.temperature, self.subject.embedded
+        way = route(family, quantized=quantized, temperature=temperature, cpu=self.cpu, embedded=embedded)
+        return Choice(name, drafter, quantized, speculative, way, self.subject.target_of(name))
 
     def key(self, choice: Choice) -> str:
         """Digest of all that decides the arm's counts. Of the control: what makes one reusable."""
@@ -120,7 +124,7 @@ class Arms:
         return digest(
             {
                 "arm": choice.name.value,
-                "target": digest(self.subject.target.manifest),
+                "target": digest(choice.target.manifest),
                 "drafter": None if drafter is None else digest(drafter.manifest),
                 "speculative": speculative and {name: value for name, value in speculative.items() if name != "model"},
                 "prompts": self.prompts_sha256,
@@ -156,7 +160,7 @@ class Arms:
     def _measure(self, choice: Choice) -> Arm:
         """Boot the engine, run the prompts, seal the receipt. ProblemError when there is no number to trust."""
         # Before the boot: what it read is what was there.
-        files = {directory.folder: self._hash(directory) for directory in choice.directories(self.subject)}
+        files = {directory.folder: self._hash(directory) for directory in choice.directories}
         with turn(self.place.data_dir, self.place.devices, self.report):
             self._require_memory(choice)
             booted = self._boot(choice)
@@ -165,7 +169,7 @@ class Arms:
 
     def _request(self, choice: Choice) -> EngineRequest:
         return EngineRequest(
-            target=self.subject.target.folder,
+            target=choice.target.folder,
             engine_args=self.args,
             speculative_config=choice.speculative,
             prompts=self.prompts,
@@ -202,9 +206,9 @@ class Arms:
         return Booted(opened, home, environment, launched)
 
     def _seen(self, choice: Choice, booted: Booted, files: Mapping[Path, Directory]) -> collect.Seen:
-        result, subject = booted.launched.result, self.subject
+        result = booted.launched.result
         exited = PhaseRecord(name=Phase.EXITED, at=booted.launched.ended)
-        roots = {"target": subject.target.folder, "boot": booted.home, "data": self.place.data_dir}
+        roots = {"target": choice.target.folder, "boot": booted.home, "data": self.place.data_dir}
         return collect.Seen(
             arm=choice.name,
             phases=(*result.phases, exited),
@@ -212,7 +216,7 @@ class Arms:
             environ=self._own_environment(booted),
             speculative_config=choice.speculative,
             engine_config=result.engine_config,
-            target=_checkpointed(files[subject.target.folder]),
+            target=_checkpointed(files[choice.target.folder]),
             drafter=None if choice.drafter is None else _checkpointed(files[choice.drafter.folder]),
             view=result.view,
             counts=result.counts,
@@ -251,7 +255,7 @@ class Arms:
 
     def _expected(self, choice: Choice) -> Expected:
         subject = self.subject
-        alone = Expected(subject.target.given, subject.target_layers, subject.target_vocab)
+        alone = Expected(choice.target.given, subject.target_layers, subject.target_vocab, embedded=subject.embedded)
         if choice.drafter is None:
             return alone
         return replace(
@@ -264,9 +268,8 @@ class Arms:
         )
 
     def _require_memory(self, choice: Choice) -> None:
-        drafter = 0 if choice.drafter is None else choice.drafter.weight_bytes
         args, cache = self.benchmark.engine_args, cache_bytes(self.benchmark.engine_env)
-        weights = self.subject.target.weight_bytes + drafter
+        weights = sum(directory.weight_bytes for directory in choice.directories)
         shown = devices.visible(self.place.devices).get(devices.VISIBLE)
         memory.require(weights, cache, args.gpu_memory_utilization, args.tensor_parallel_size or 1, shown)
 

@@ -6,6 +6,7 @@ drafter, so that the target is digested just before.
 
 import functools
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -56,6 +57,7 @@ class Extension:
             head=None if drafter is None else _head(drafter, target),
             embedding=None if drafter is None else _embedding(drafter, target),
             draft_map=None if drafter is None else _draft_map(drafter),
+            target_methods=_methods(target),
             target_digest_before=next(iter(_BEFORE), None),
             target_digest_after=_digest(target),
             kv_cache_tokens=_kv_cache_tokens(runner.vllm_config.cache_config),
@@ -90,6 +92,19 @@ def _modules(model: nn.Module) -> Iterator[ModuleRecord]:
     for name, module in model.named_modules():
         if isinstance(module, LinearBase | ParallelLMHead | nn.Linear):
             yield _module(name, module)
+
+
+def _methods(model: nn.Module) -> dict[str, int]:
+    """Number of modules that multiply by each quantization method's class; experts count as one."""
+    from vllm.model_executor.layers.linear import LinearBase
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    found: Counter[str] = Counter()
+    for module in model.modules():
+        method = getattr(module, "quant_method", None)
+        if isinstance(module, LinearBase | ParallelLMHead) or type(module).__name__ == "RoutedExperts":
+            found["none" if method is None else type(method).__name__] += 1
+    return dict(found)
 
 
 def _module(name: str, module: nn.Module) -> ModuleRecord:

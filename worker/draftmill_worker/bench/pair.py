@@ -1,5 +1,6 @@
 """Whether a drafter can belong to a target, by their configurations."""
 
+from draftmill.digests import digest
 from draftmill.problems import Offender, ProblemError
 from draftmill_worker.bench.subject import Subject
 
@@ -23,5 +24,8 @@ def check_pair(subject: Subject) -> None:
         message = f"the target has {layers} layers"
         ids = list(drafter.target_layer_ids)
         offenders.append(Offender(where="source/target_layer_ids", message=message, value=ids))
+    if subject.embedded and digest(subject.target.manifest) != digest(subject.source.manifest):
+        message = "an MTP block drafts for the checkpoint it lies in: name the same one as source and as target"
+        offenders.append(Offender(where="benchmark.target", message=message, value=subject.target.repo))
     if offenders:
         raise ProblemError("pair-mismatch", "; ".join(f"{one.where}: {one.message}" for one in offenders), offenders)

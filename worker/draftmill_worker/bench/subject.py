@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from draftmill.benchmarks import ArmName
 from draftmill.plans import Plan
 from draftmill.reports import Manifest
 from draftmill_worker.bench.engine_args import text_config
@@ -41,6 +42,17 @@ class Subject:
     """The drafter before it was quantized: the control."""
     variant: Directory
     plan: Plan
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the drafter lies in its target's checkpoint, so that each arm serves the target with it."""
+        return self.drafter.target is not None
+
+    def target_of(self, arm: ArmName) -> Directory:
+        """What the engine serves: for an embedded drafter, the directory that holds the arm's drafter."""
+        if not self.embedded:
+            return self.target
+        return self.variant if arm is ArmName.VARIANT else self.source
 
     @cached_property
     def target_config(self) -> dict[str, Any]:

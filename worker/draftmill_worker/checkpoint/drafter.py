@@ -1,9 +1,11 @@
 """A drafter: what a checkpoint's tensors and configuration say together, and how an engine builds it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from draftmill.plans import Family, Head
+from draftmill_worker.checkpoint.headers import TensorInfo
 
 
 @dataclass(frozen=True)
@@ -22,10 +24,26 @@ class Module:
     """Why it is never quantized; None for a module that can be."""
     opt_in: bool = False
     """Quantized only when the caller asks for it."""
+    plain_under: tuple[str, ...] = ()
+    """Quantization methods under which the engine builds it unquantized, whatever the checkpoint holds."""
 
     @property
     def fused(self) -> bool:
         return len(self.members) > 1
+
+
+@dataclass(frozen=True)
+class Target:
+    """The target whose checkpoint holds the drafter: everything in it but the drafter stays as it is."""
+
+    block: frozenset[str]
+    """Names of the drafter's tensors; all others are the target's."""
+    patterns: tuple[str, ...]
+    """Of all its modules with a weight matrix, for `ignore`: by checkpoint and by run-time names."""
+
+    def written_files(self, tensors: Mapping[str, TensorInfo]) -> frozenset[str]:
+        """Those that hold tensors of the drafter; all others go into a variant whole."""
+        return frozenset(tensors[name].file for name in self.block)
 
 
 @dataclass(frozen=True)
@@ -60,6 +78,8 @@ class Drafter:
     float32_modules: tuple[str, ...] = ()
     """Modules the engine computes in fp32: stored fp32 stays."""
     warnings: tuple[str, ...] = field(default=())
+    target: Target | None = None
+    """Of a drafter that lies in its target's checkpoint."""
 
     @property
     def min_target_layers(self) -> int:

@@ -63,11 +63,22 @@ def ignore_list(drafter: Drafter, quantized: AbstractSet[str]) -> tuple[str, ...
     built = [module for module in drafter.modules if module.name in quantized]
     depths = _depths(drafter)
     forbidden = _Names(name for module in built for depth in depths for name in runtime_names(drafter, module, depth))
-    patterns: dict[str, None] = {}
+    patterns = _target_patterns(drafter, forbidden)
     for module in kept:
         patterns |= dict.fromkeys(_safe(_patterns(drafter, module), forbidden))
     _check_complete(drafter, kept, tuple(patterns), depths)
     return tuple(patterns)
+
+
+def _target_patterns(drafter: Drafter, forbidden: "_Names") -> dict[str, None]:
+    """Those of a target in the same checkpoint, which is served by the same list."""
+    patterns = drafter.target.patterns if drafter.target else ()
+    hitting = [pattern for pattern in patterns if forbidden.hit_by(pattern)]
+    if hitting:
+        message = "names modules of the target and of its drafter alike"
+        offenders = [Offender(where=pattern, message=message) for pattern in hitting]
+        raise ProblemError("family-not-quantizable", "the engine cannot tell target and drafter apart", offenders)
+    return dict.fromkeys(patterns)
 
 
 class _Names:

@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import translate
 
-from draftmill.formats import Format
+from draftmill.formats import FORMATS, Format
 from draftmill.jobs import QuantizeOptions
-from draftmill.plans import Family, Fate, OutputTensor, Plan, TensorPlan
+from draftmill.plans import Family, Fate, OutputTensor, Plan, TensorPlan, UntouchedFile
 from draftmill.problems import Offender, ProblemError
 from draftmill_worker.checkpoint.checkpoint import Checkpoint
 from draftmill_worker.checkpoint.drafter import Drafter, Module
@@ -19,6 +19,7 @@ from draftmill_worker.quantize.formats import scheme_for
 from draftmill_worker.quantize.ignore import ignore_list
 
 QUANTIZED = "2-D linear"
+TARGET = "target: kept byte for byte"
 _CAST_TO = {"bfloat16": "BF16", "float16": "F16"}
 
 
@@ -50,7 +51,10 @@ def make_plan(checkpoint: Checkpoint, drafter: Drafter, format: Format, options:
     if drafter.family is Family.MEDUSA:
         raise _medusa(drafter)
     findings = Findings()
-    draft = _Draft(checkpoint, drafter, format, options, _excluded(checkpoint, options, findings), findings)
+    if drafter.target is not None:
+        # One configuration says the dtype of target and drafter.
+        options = options.model_copy(update={"dtype": "keep"})
+    draft = _Draft(checkpoint, drafter, format, options, _excluded(checkpoint, drafter, options, findings), findings)
     if options.lm_head and drafter.lm_head_refusal is not None:
         findings.add("lm-head-refused", "lm_head", drafter.lm_head_refusal)
     for module in drafter.modules:
@@ -82,6 +86,9 @@ def _keep_reason(draft: _Draft, module: Module, weights: list[str]) -> str | Non
     """Why the whole module is kept; None when it is to be quantized."""
     if module.keep is not None:
         return module.keep
+    method = FORMATS[draft.format].quant_method
+    if method in module.plain_under:
+        return f"the engine builds it unquantized under {method}"
     if module.opt_in and not draft.options.lm_head:
         return "lm_head: quantized on request only"
     excluded = [weight for weight in weights if weight in draft.excluded]
@@ -101,7 +108,11 @@ def _keep_reason(draft: _Draft, module: Module, weights: list[str]) -> str | Non
 
 def _assembled(draft: _Draft) -> Plan:
     drafter, options = draft.drafter, draft.options
-    tensors = tuple(_tensor_plan(draft, tensor) for tensor in draft.checkpoint.tensors.values())
+    untouched = _untouched(draft)
+    whole = {file.file for file in untouched}
+    listed = (tensor for tensor in draft.checkpoint.tensors.values() if tensor.file not in whole)
+    tensors = tuple(_tensor_plan(draft, tensor) for tensor in listed)
+    written = sum(_nbytes(output) for tensor in tensors for output in tensor.outputs)
     return Plan(
         family=drafter.family,
         dialect=drafter.dialect,
@@ -110,10 +121,27 @@ def _assembled(draft: _Draft) -> Plan:
         scales=options.scales,
         dtype=options.dtype,
         tensors=tensors,
+        untouched=untouched,
         ignore=ignore_list(drafter, draft.modules),
         source_bytes=draft.checkpoint.nbytes,
-        variant_bytes=sum(_nbytes(output) for tensor in tensors for output in tensor.outputs),
+        variant_bytes=written + sum(file.nbytes for file in untouched),
         warnings=(*drafter.warnings, *_warnings(draft, tensors)),
+    )
+
+
+def _untouched(draft: _Draft) -> tuple[UntouchedFile, ...]:
+    """Files that hold nothing of a drafter which lies in its target's checkpoint."""
+    target, tensors = draft.drafter.target, draft.checkpoint.tensors
+    if target is None:
+        return ()
+    found: dict[str, list[TensorInfo]] = {}
+    written = target.written_files(tensors)
+    for tensor in tensors.values():
+        if tensor.file not in written:
+            found.setdefault(tensor.file, []).append(tensor)
+    return tuple(
+        UntouchedFile(file=file, tensors=len(inside), nbytes=sum(tensor.nbytes for tensor in inside))
+        for file, inside in found.items()
     )
 
 
@@ -138,6 +166,9 @@ def _tensor_plan(draft: _Draft, tensor: TensorInfo) -> TensorPlan:
 
 def _kept(draft: _Draft, tensor: TensorInfo) -> tuple[Fate, str, str]:
     """Fate, reason and dtype of a tensor that is not quantized."""
+    target = draft.drafter.target
+    if target is not None and tensor.name not in target.block:
+        return Fate.KEPT, TARGET, tensor.dtype
     reason = draft.kept.get(tensor.name) or _reason_by_kind(tensor)
     wanted = _CAST_TO.get(draft.options.dtype, tensor.dtype)
     if tensor.dtype not in FLOAT_DTYPES or wanted == tensor.dtype:
@@ -161,24 +192,28 @@ def _in_modules(name: str, modules: tuple[str, ...]) -> bool:
     return any(name.startswith(module + ".") for module in modules)
 
 
-def _excluded(checkpoint: Checkpoint, options: QuantizeOptions, findings: Findings) -> dict[str, str]:
-    """The first pattern that excludes each tensor. A pattern without a tensor is noted: it is a misspelling."""
+def _excluded(checkpoint: Checkpoint, drafter: Drafter, options: QuantizeOptions, findings: Findings) -> dict[str, str]:
+    """The first pattern that excludes each tensor. A pattern without a tensor is noted: it is a misspelling.
+
+    Of a target's checkpoint only the drafter's tensors count: the target's are excluded anyway.
+    """
+    names = tuple(name for name in checkpoint.tensors if drafter.target is None or name in drafter.target.block)
     excluded: dict[str, str] = {}
     for pattern in options.exclude:
         match = re.compile(translate(pattern)).match
-        matching = [name for name in checkpoint.tensors if match(name)]
+        matching = [name for name in names if match(name)]
         for name in matching:
             excluded.setdefault(name, pattern)
         if not matching:
-            near = [f"{pattern}{end}" for end in (".weight", "*") if _any(checkpoint, pattern + end)]
+            near = [f"{pattern}{end}" for end in (".weight", "*") if _any(names, pattern + end)]
             hint = f"; did you mean {near[0]!r}?" if near else ""
             findings.add("unused-exclude", f"quantize.exclude: {pattern}", f"matches no tensor's name{hint}", pattern)
     return excluded
 
 
-def _any(checkpoint: Checkpoint, pattern: str) -> bool:
+def _any(names: Iterable[str], pattern: str) -> bool:
     match = re.compile(translate(pattern)).match
-    return any(match(name) for name in checkpoint.tensors)
+    return any(match(name) for name in names)
 
 
 def _nbytes(output: OutputTensor) -> int:

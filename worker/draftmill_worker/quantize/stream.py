@@ -8,12 +8,13 @@ from pathlib import Path
 
 from draftmill.plans import Fate, Plan, TensorPlan
 from draftmill.problems import Offender, ProblemError
-from draftmill_worker.quantize import moves
+from draftmill_worker.quantize import moves, whole
 from draftmill_worker.quantize.files import Files
 from draftmill_worker.quantize.kernels.rows import row_ops, work_dtype
 from draftmill_worker.quantize.packing import Findings, Packer, fused_sets
 from draftmill_worker.quantize.pool import WorkPool
 from draftmill_worker.quantize.reader import WeightReader
+from draftmill_worker.quantize.whole import WholeFile
 from draftmill_worker.quantize.writer import WeightWriter
 
 Progress = Callable[[int, int], None]
@@ -35,6 +36,8 @@ class QuantizeResult:
     """Tensors written, by weight file."""
     tensors: dict[str, TensorStats]
     """By quantized weight."""
+    copied: dict[str, str]
+    """Why each file that goes into the variant whole is a copy; the others are links."""
 
 
 def quantize(
@@ -46,8 +49,12 @@ def quantize(
     fsync: bool = True,
     device: str = "cpu",
     threads: int | None = None,
+    link: bool = False,
 ) -> QuantizeResult:
     """Writes the plan's weight files into the folder `out`, one per source file, under the same names.
+
+    With `link` the plan's untouched files become hard links: only for a source that nobody writes to. Where the
+    system refuses a link they are copied.
 
     `progress(done, total)` counts source bytes and is called in this thread. `device` is `cpu` or a CUDA device;
     `threads` is the number of CPUs by default. After an error `out` holds none of the files.
@@ -60,26 +67,42 @@ def quantize(
         by_file.setdefault(tensor.file, []).append(tensor)
     with ExitStack() as stack:
         readers = {file: stack.enter_context(WeightReader(source / file, file)) for file in by_file}
-        _check_source(by_file, readers)
+        _check_source(source, plan, by_file, readers)
+        wholes = {
+            file.file: stack.enter_context(WholeFile(source, file.file, out, link=link, fsync=fsync))
+            for file in plan.untouched
+        }
         writers = {
             file: stack.enter_context(
                 WeightWriter(out / file, (output for tensor in tensors for output in tensor.outputs), fsync=fsync)
             )
             for file, tensors in by_file.items()
         }
-        findings = _run(plan, Files(readers, writers), progress, device, threads)
+        findings = _run(
+            plan,
+            Files(readers, writers),
+            tuple(wholes.values()),
+            progress=progress,
+            device=device,
+            threads=threads,
+        )
         for writer in writers.values():
             writer.finish()
+        for passed in wholes.values():
+            passed.finish()
     if fsync:
         _sync_folder(out)
     return QuantizeResult(
         files={file: sum(len(tensor.outputs) for tensor in tensors) for file, tensors in by_file.items()},
         tensors={name: TensorStats(amax, findings.zeros[name]) for name, amax in findings.amax.items()},
+        copied={name: whole.copied for name, whole in wholes.items() if whole.copied},
     )
 
 
-def _check_source(by_file: dict[str, list[TensorPlan]], readers: dict[str, WeightReader]) -> None:
-    offenders = []
+def _check_source(
+    source: Path, plan: Plan, by_file: dict[str, list[TensorPlan]], readers: dict[str, WeightReader]
+) -> None:
+    offenders = [offender for file in plan.untouched for offender in whole.check(source, file)]
     for file, tensors in by_file.items():
         planned = {tensor.name: (tensor.dtype, tensor.shape) for tensor in tensors}
         found = {info.name: (info.dtype, info.shape) for info in readers[file].tensors.values()}
@@ -91,10 +114,20 @@ def _check_source(by_file: dict[str, list[TensorPlan]], readers: dict[str, Weigh
         raise ProblemError("source-changed", "The weight files are not those the plan was made from", offenders)
 
 
-def _run(plan: Plan, files: Files, progress: Progress | None, device: str, threads: int | None) -> Findings:
-    total = sum(files.info(tensor).nbytes for tensor in plan.tensors)
+def _run(
+    plan: Plan,
+    files: Files,
+    wholes: Sequence[WholeFile],
+    *,
+    progress: Progress | None,
+    device: str,
+    threads: int | None,
+) -> Findings:
+    total = sum(files.info(tensor).nbytes for tensor in plan.tensors) + sum(file.nbytes for file in wholes)
     findings = Findings()
     with WorkPool(threads, total, progress) as pool:
+        for file in wholes:
+            file.fill(pool)
         for tensor in plan.tensors:
             if tensor.fate is Fate.KEPT:
                 moves.copy(files, pool, tensor)

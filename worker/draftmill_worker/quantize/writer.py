@@ -35,15 +35,10 @@ class WeightWriter:
     def __enter__(self) -> Self:
         try:
             os.fchmod(self._fd, 0o644)
-            os.posix_fallocate(self._fd, 0, self._layout.size)
-        except OSError as error:
+            allocate(self._fd, self._layout.size, self._path.name)
+        except BaseException:
             self._discard()
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            name, size = self._path.name, self._layout.size
-            raise ProblemError(
-                "disk-budget", f"{name} does not fit", [Offender(where=name, message=f"needs {size} bytes")]
-            ) from error
+            raise
         self._write(self._layout.header, 0)
         return self
 
@@ -78,3 +73,15 @@ class WeightWriter:
     def _discard(self) -> None:
         os.close(self._fd)
         self._path.unlink(missing_ok=True)
+
+
+def allocate(fd: int, size: int, name: str) -> None:
+    """Raises the problem `disk-budget` when `size` bytes do not fit on the disk."""
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ProblemError(
+            "disk-budget", f"{name} does not fit", [Offender(where=name, message=f"needs {size} bytes")]
+        ) from error

@@ -29,7 +29,7 @@ def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
     def progress(done: int, total: int) -> None:
         report.progress(done, total, "bytes")
 
-    quantize(
+    done = quantize(
         Path(request.previous[Stage.PULL]["folder"]),
         plan,
         request.variant,
@@ -38,8 +38,11 @@ def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
         fsync=False,
         device=_device(request),
         threads=request.settings.threads,
+        link=_may_link(request),
     )
-    return {}
+    for file, why in done.copied.items():
+        report.log("info", f"{file} was copied whole: {why}")
+    return {"copied": done.copied}
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from draftmill.problems import ProblemError
+from draftmill.reports import Manifest
 from draftmill.states import Stage
 from draftmill_worker import stage
 from draftmill_worker.checkpoint.identity import changed
@@ -12,7 +13,8 @@ from draftmill_worker.variants import VariantStore
 
 def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
     pulled = request.previous[Stage.PULL]
-    offenders = changed(Path(pulled["folder"]), pulled["identity"])
+    manifest = Manifest.model_validate(pulled["manifest"])
+    offenders = changed(Path(pulled["folder"]), pulled["identity"], manifest)
     if offenders:
         raise ProblemError("source-changed", "the source changed while the job ran", offenders)
     # Without a passed verify there is no summary and nothing is sealed.

@@ -36,6 +36,7 @@ _SOURCES = (
     Path("model_executor/models/qwen3_dflash.py"),
     Path("model_executor/models/gemma4_dspark.py"),
     Path("model_executor/models/llama.py"),
+    Path("model_executor/models/utils.py"),
 )
 # What an engine needs from the environment; tokens and keys stay out of its process.
 _ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "TMPDIR", "OMP_NUM_THREADS")
@@ -49,6 +50,8 @@ class Query(NamedTuple):
     depth: int
     layers: int
     names: tuple[str, ...]
+    renames: tuple[tuple[str, str], ...] = ()
+    """Prefixes that the model's class replaces in the configuration's names, of a target with an MTP block."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ import json
 import sys
 from typing import Any
 
+from draftmill_worker.verify.embedded import PACKED
+
 NEEDED = (
     "vllm.model_executor.layers.quantization.modelopt",
     "vllm.model_executor.models.llama",
@@ -16,6 +18,7 @@ NEEDED = (
 _ALIASED = ("dflash", "dspark")
 _STANDALONE = "draft_model"
 _GEMMA4 = "gemma4_dspark"
+_EMBEDDED = "mtp"
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
@@ -58,6 +61,12 @@ def _configured(config: Any, query: dict[str, Any]) -> Any:
         # As SupportsQuant does it when the model is made.
         config.apply_vllm_mapper(LlamaForCausalLM.hf_to_vllm_mapper.get_rename_mapper())
         config.packed_modules_mapping.update(LlamaForCausalLM.packed_modules_mapping)
+    elif query["family"] == _EMBEDDED:
+        from vllm.model_executor.models.utils import WeightsMapper
+
+        # As `configure_quant_config` does it for a class without SupportsQuant, the target's and then the block's.
+        config.apply_vllm_mapper(WeightsMapper(orig_to_new_prefix=dict(query["renames"])))
+        config.packed_modules_mapping.update({name: list(parts) for name, parts in PACKED.items()})
     elif query["family"] == _GEMMA4:
         from vllm.model_executor.models.gemma4_dspark import Gemma4DSparkForCausalLM
 

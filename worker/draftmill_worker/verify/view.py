@@ -92,7 +92,12 @@ class View:
 
     @cached_property
     def planned_files(self) -> frozenset[str]:
-        return frozenset(tensor.file for tensor in self.plan.tensors)
+        return self.whole_files.union(tensor.file for tensor in self.plan.tensors)
+
+    @cached_property
+    def whole_files(self) -> frozenset[str]:
+        """Files that the plan passes on as they are; their tensors are not in it one by one."""
+        return frozenset(file.file for file in self.plan.untouched)
 
     @cached_property
     def headers(self) -> dict[str, dict[str, TensorInfo]]:

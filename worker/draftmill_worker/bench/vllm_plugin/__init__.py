@@ -6,6 +6,7 @@ emulation     kernels for NVFP4, W4A16 NVFP4, MXFP8 and block FP8; a fused op th
 dspark        DSpark drafters on model runner V1
 rmsnorm2d     rms_norm with one weight row per layer, as the context keys of DFlash and DSpark need it
 temperature   sampling parameters of a request reach all its draft tokens on model runner V1
+torchvision   Qwen3.5, whose module imports torchvision, loads without it
 
 A patch whose target is not the one it was written for raises PluginError: nothing is skipped silently.
 """
@@ -18,7 +19,7 @@ from draftmill_worker.bench.vllm_plugin.targets import PluginError
 __all__ = ["APPLIED", "FEATURES", "VARIABLE", "PluginError", "features", "register"]
 
 VARIABLE = "DRAFTMILL_VLLM_PLUGIN"
-FEATURES = ("emulation", "dspark", "rmsnorm2d", "temperature")
+FEATURES = ("emulation", "dspark", "rmsnorm2d", "temperature", "torchvision")
 APPLIED: list[str] = []
 """Every patch applied in this process, as `feature.patch`, in order."""
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from draftmill.plans import Family
 from draftmill.problems import Offender, ProblemError
 from draftmill_worker.checkpoint.checkpoint import Checkpoint
-from draftmill_worker.checkpoint.drafter import Drafter, Module
-from draftmill_worker.checkpoint.families import dflash, draft_model, dspark, eagle, eagle3, medusa
+from draftmill_worker.checkpoint.drafter import Drafter, Module, Target
+from draftmill_worker.checkpoint.families import dflash, draft_model, dspark, eagle, eagle3, medusa, mtp
 from draftmill_worker.checkpoint.families.deepseek_dspark import refuse_deepseek_dspark
 from draftmill_worker.checkpoint.families.quantized import refuse_quantized
 from draftmill_worker.checkpoint.families.reading import Reading
@@ -78,10 +78,14 @@ _LAYOUTS = (
 _OTHER_LAYOUTS = re.compile(r"K3DSpark|DeepseekV[234]|Laguna|LiLiCorr|MuseGlimmer")
 
 
-def _check_count(checkpoint: Checkpoint) -> None:
-    count = len(checkpoint.tensors)
+def _check_count(checkpoint: Checkpoint, target: Target | None = None) -> None:
+    """Files of a target that hold no tensor of its drafter are planned whole."""
+    written = None if target is None else target.written_files(checkpoint.tensors)
+    count = sum(written is None or tensor.file in written for tensor in checkpoint.tensors.values())
     if count > MAX_TENSORS:
         message = f"the weight files hold {count} tensors; at most {MAX_TENSORS} are planned"
+        if target is not None:
+            message = f"the files that hold the MTP block {message.removeprefix('the weight files ')}"
         raise ProblemError("too-many-tensors", message, [Offender(where="tensors", message=message, value=count)])
 
 
@@ -92,14 +96,20 @@ def detect(checkpoint: Checkpoint) -> Drafter:
     `tied-head-mismatch`, `target-layers-missing`, `shape-mismatch`, `missing-tensors`, `promised-layers-missing` or
     `family-not-quantizable`, with every offender.
     """
-    _check_count(checkpoint)
     refuse_deepseek_dspark(checkpoint)
+    embedded = mtp.dialect_of(checkpoint.config)
+    if embedded is None:
+        _check_count(checkpoint)
     refuse_quantized(checkpoint)
     findings = Findings()
     settings, speculators = flatten(checkpoint.config, findings)
     findings.raise_any()
-    layout = _recognise(checkpoint.tensors, settings)
-    drafter = layout.read(Reading(checkpoint, settings, speculators, findings))
+    reading = Reading(checkpoint, settings, speculators, findings)
+    if embedded is not None:
+        drafter = mtp.read(reading, embedded)
+        _check_count(checkpoint, drafter.target)
+    else:
+        drafter = _recognise(checkpoint.tensors, settings).read(reading)
     findings.raise_any()
     return drafter
 

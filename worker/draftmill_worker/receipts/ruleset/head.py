@@ -113,3 +113,22 @@ def target_unchanged(case: Case) -> Found:
     same = view.target_digest_before == view.target_digest_after
     found.require(same, "view.target_digest", "loading the drafter changed the target")
     return found
+
+
+@rule(
+    "target-unquantized",
+    proves="a target that lies in one directory with its drafter is not quantized with it",
+)
+def target_unquantized(case: Case) -> Found:
+    found = Found("target and drafter lie apart")
+    if not case.expected.embedded:
+        return found
+    view = viewed(found, case)
+    if view is None:
+        return found
+    found.detail = ", ".join(f"{count} {method}" for method, count in sorted(view.target_methods.items()))
+    found.require(bool(view.target_methods), "view.target_methods", "were not recorded")
+    for method, count in view.target_methods.items():
+        plain = method == "none" or method.startswith("Unquantized")
+        found.require(plain, "view.target_methods", f"{count} modules of the target run {method}")
+    return found

@@ -6,6 +6,7 @@ from draftmill_worker.verify.checks import (  # noqa: I001  (the order of runnin
     schemes,
     source,
     kept,
+    target,
     scales,
     quantized,
     parity,
@@ -32,4 +33,5 @@ __all__ = [
     "schemes",
     "sidecars",
     "source",
+    "target",
 ]

@@ -26,14 +26,18 @@ def serve_command(view: View) -> Result:
         result.blame(CARD, f"no `vllm serve` command with {OPTION} and JSON after it")
         return result
     result.evidence = {"speculative_config": spoken}
-    wanted = {"method": view.plan.family.value, "quantization": view.spec.quant_method}
+    embedded = view.plan.family is Family.MTP
+    wanted: dict[str, str | None] = {"method": view.plan.family.value, "quantization": view.spec.quant_method}
+    if embedded:
+        # One directory, in its own quantization.
+        wanted |= {"quantization": None, "model": None}
     for key, value in wanted.items():
         if spoken.get(key) != value:
             result.blame(f"{CARD}: {key}", f"{value} expected", spoken.get(key))
     dtype = "float16" if view.plan.dtype == "float16" else "bfloat16"
     if _option(words, "--dtype") != dtype:
         result.blame(f"{CARD}: --dtype", f"{dtype} expected", _option(words, "--dtype"))
-    if not _option(words, "--revision") or not spoken.get("revision"):
+    if not _option(words, "--revision") or not (embedded or spoken.get("revision")):
         result.blame(f"{CARD}: revision", "target and drafter are to be pinned each by its own revision")
     fault = _tokens_fault(view, spoken.get("num_speculative_tokens"))
     if fault is not None:

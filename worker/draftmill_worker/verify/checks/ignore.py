@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from draftmill_worker.verify import engine
+from draftmill.plans import Family
+from draftmill_worker.verify import embedded, engine
 from draftmill_worker.verify.registry import Result, check, skipped
 from draftmill_worker.verify.runtime import (
     RuntimeModule,
@@ -42,11 +43,11 @@ def exclusions_present(view: View) -> Result:
     proves="by vLLM's rules all kept modules are excluded and no quantized one, by checkpoint's and engine's names",
 )
 def ignore_resolves(view: View) -> Result:
-    result = Result(evidence={"engine_names": 0, "target_layers": list(target_depths(view.settings))})
+    result = Result(evidence={"engine_names": 0, "target_layers": list(_depths(view))})
     seen: set[tuple[str, str]] = set()
-    for depth in target_depths(view.settings):
-        ignore = as_engine_reads(_layout(view), view.ignore, depth, _layers(view))
-        for module in runtime_modules(view.plan.family, _matrices(view), view.settings, depth):
+    for depth in _depths(view):
+        ignore = _read(view, depth)
+        for module in _modules(view, depth):
             result.evidence["engine_names"] += 1
             for where, message in _faults(view, module, ignore):
                 if (where, message) not in seen:
@@ -64,7 +65,7 @@ def _faults(view: View, module: RuntimeModule, ignore: list[str]) -> Iterator[tu
     if inside and not module.quantizable:
         yield module.name, "quantized, yet the engine builds it without a quantization configuration"
     try:
-        out = excluded(module.name, ignore, packed_mapping(_layout(view)))
+        out = excluded(module.name, ignore, _packed(view))
     except ValueError as error:
         yield module.name, str(error)
         return
@@ -72,8 +73,10 @@ def _faults(view: View, module: RuntimeModule, ignore: list[str]) -> Iterator[tu
         yield module.name, "quantized, yet the engine would build it unquantized"
     if not inside and module.quantizable and not out:
         yield module.name, "kept, yet the engine would build it quantized"
+    # A target's class renames the list in place, for the engine alone.
+    stored = view.ignore if _embedded(view) else ignore
     for part in module.parts if module.quantizable else ():
-        if excluded(part, ignore, {}) == bool(inside):
+        if excluded(part, stored, {}) == bool(inside):
             yield part, "by its checkpoint name it is read otherwise than by the engine's"
 
 
@@ -95,10 +98,11 @@ def engine_queries(view: View) -> tuple[list[engine.Query], dict[str, bool]]:
     """What to ask vLLM, per depth of the target, and the right answer by `<depth>: <name>`."""
     expected: dict[str, bool] = {}
     queries = []
-    for depth in target_depths(view.settings):
-        modules = runtime_modules(view.plan.family, _matrices(view), view.settings, depth)
+    for depth in _depths(view):
+        modules = _modules(view, depth)
         asked = {module.name: _quantized(view).isdisjoint(module.parts) for module in modules if module.quantizable}
-        queries.append(engine.Query(_layout(view), depth, _layers(view), tuple(sorted(asked))))
+        renames = tuple(embedded.renames(view.settings).items()) if _embedded(view) else ()
+        queries.append(engine.Query(_layout(view), depth, _layers(view), tuple(sorted(asked)), renames))
         expected |= {f"{depth}: {name}": out for name, out in asked.items()}
     return queries, expected
 
@@ -124,7 +128,35 @@ def _layout(view: View) -> str:
     return layout_of(view.plan.family, view.settings)
 
 
+def _embedded(view: View) -> bool:
+    return view.plan.family is Family.MTP
+
+
+def _depths(view: View) -> tuple[int, ...]:
+    return (embedded.target_layers(view.settings),) if _embedded(view) else target_depths(view.settings)
+
+
+def _modules(view: View, depth: int) -> tuple[RuntimeModule, ...]:
+    if _embedded(view):
+        return embedded.runtime_modules(_matrices(view), view.settings, view.spec.quant_method)
+    return runtime_modules(view.plan.family, _matrices(view), view.settings, depth)
+
+
+def _read(view: View, depth: int) -> list[str]:
+    if _embedded(view):
+        return embedded.as_engine_reads(view.ignore, view.settings)
+    return as_engine_reads(_layout(view), view.ignore, depth, _layers(view))
+
+
+def _packed(view: View) -> dict[str, tuple[str, ...]]:
+    return embedded.PACKED if _embedded(view) else packed_mapping(_layout(view))
+
+
 def _matrices(view: View) -> list[str]:
+    if _embedded(view):
+        # The target's too, also those in files that the plan does not list tensor by tensor.
+        tensors = view.source_checkpoint.tensors.values()
+        return [tensor.name.removesuffix(".weight") for tensor in tensors if len(tensor.shape) >= 2]
     return [
         tensor.name.removesuffix(".weight")
         for tensor in view.plan.tensors

@@ -5,10 +5,11 @@ from collections import Counter
 from typing import Any
 
 from draftmill_worker.checkpoint.checkpoint import INDEX
+from draftmill_worker.verify import embedded
 from draftmill_worker.verify.registry import Result, check
 from draftmill_worker.verify.view import PLAN, View, same_json
 
-LAYER = re.compile(r"(?:model\.)?(midlayer|layers\.(\d+))\.")
+LAYER = re.compile(r"(?:model\.|language_model\.)*(midlayer|layers\.(\d+))\.")
 PREDICTOR = re.compile(r"(?:model\.)?mtp(?:\.layers|_layers|_block)\.(\d+)\.")
 
 
@@ -19,9 +20,13 @@ PREDICTOR = re.compile(r"(?:model\.)?mtp(?:\.layers|_layers|_block)\.(\d+)\.")
     proves="names in = names out: the tensors are exactly the plan's output set, and the plan covers the source",
 )
 def names_complete(view: View) -> Result:
-    found, wanted = view.tensors.keys(), view.expected.keys()
-    planned, source = {tensor.name for tensor in view.plan.tensors}, view.source_checkpoint.tensors.keys()
+    planned = {tensor.name for tensor in view.plan.tensors}
+    passed = {name for name, info in view.source_checkpoint.tensors.items() if info.file in view.whole_files}
+    found, wanted = view.tensors.keys() - passed, view.expected.keys()
+    source = view.source_checkpoint.tensors.keys() - passed
     result = Result(evidence={"source": len(source), "planned": len(wanted), "written": len(found)})
+    for name in sorted(passed - view.tensors.keys()):
+        result.blame(name, "a tensor of a file that is passed on whole; it is not there")
     for name in sorted(wanted - found):
         result.blame(name, "the plan writes this tensor; it is not there")
     for name in sorted(found - wanted):
@@ -44,7 +49,8 @@ def one_file_per_tensor(view: View) -> Result:
     result = Result(evidence={"tensors": len(places), "files": len(view.headers)})
     for file, header in view.headers.items():
         for name in header:
-            planned = view.expected[name][1].file
+            passed = file in view.whole_files
+            planned = view.source_checkpoint.tensors[name].file if passed else view.expected[name][1].file
             if places[name] > 1:
                 result.blame(name, f"stored {places[name]} times", file)
             elif planned != file:
@@ -59,8 +65,9 @@ def one_file_per_tensor(view: View) -> Result:
     proves="every draft layer that config.json promises is stored: an engine serves a missing one uninitialised",
 )
 def layers_present(view: View) -> Result:
-    promised = view.settings.get("num_hidden_layers")
-    counts = (view.settings.get(key) for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers"))
+    settings = embedded.language(view.settings)
+    promised = settings.get("num_hidden_layers")
+    counts = (settings.get(key) for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers"))
     predictors = max((count for count in counts if isinstance(count, int)), default=0)
     stored = {0 if match[2] is None else int(match[2]) for match in map(LAYER.match, view.tensors) if match}
     result = Result(evidence={"promised": promised, "predictors": predictors, "stored": sorted(stored)})

@@ -17,7 +17,7 @@ def source_unchanged(view: View) -> Result:
         return skipped("neither identity nor manifest of the source was given")
     result = Result(evidence={"identity": len(view.source_identity or ()), "hashed": 0})
     if view.source_identity is not None:
-        result.offenders += changed(view.source, dict(view.source_identity))
+        result.offenders += changed(view.source, dict(view.source_identity), view.source_manifest)
     if view.source_manifest is not None and view.deep:
         for file in view.source_manifest.files:
             path = inside(view.source, file.path)
