@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,7 +19,7 @@ from draftmill_service.keyring import Keyring, Scope
 from draftmill_service.ledger import WorkerLedger
 from draftmill_service.web.tickets import SIGN_IN, Tickets
 from tests.fixtures.verdicts import SHA, acceptance, write
-from tests.integration.live import Live
+from tests.integration.live import Live, live_service
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'</script><script>alert(2)</script>"
 PAGES = ("/jobs", "/batches", "/compare", "/receipts", "/queues", "/capabilities", "/submit")
@@ -494,3 +495,12 @@ def test_compared_variants_are_points_that_lead_to_their_jobs(browser: httpx.Cli
     page = browser.get(f"/ui/jobs/{measured[1].id}/acceptance").text
     assert "acceptance fell by 40%" in page
     assert browser.get("/ui/compare", params={"job": "j" + "0" * 26}).status_code == 404
+
+
+def test_a_ledger_that_is_away_is_a_page_too(tmp_path: Path) -> None:
+    with live_service("redis://127.0.0.1:1/0", tmp_path) as live, httpx.Client(base_url=live.url) as client:
+        assert client.post("/ui/sign-in", data={"key": live.token}).status_code == 303
+        answer = client.get("/ui/jobs")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert "The ledger cannot be reached" in answer.text
+        assert client.get("/ui/capabilities").status_code == 200
