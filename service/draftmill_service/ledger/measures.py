@@ -1,16 +1,12 @@
 """What the ledger knows of work that waits and work that goes on, for whoever watches the service."""
 
-from collections.abc import Awaitable
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 from draftmill.jobs import Job
 from draftmill.states import Stage, StageState
 from draftmill_service.ledger import records
 from draftmill_service.ledger.access import Access
 from draftmill_service.ledger.keys import BATCHES_QUEUE, JOBS_QUEUE
-
-_LOOK = 1000
-"""Among so many jobs of a queue the oldest is looked for."""
 
 
 class Queue(NamedTuple):
@@ -19,7 +15,7 @@ class Queue(NamedTuple):
     doorbells: int
     """Messages that no worker has taken."""
     oldest_seconds: float
-    """Since the oldest of them was queued; 0 for none."""
+    """Since the oldest of them was queued, or its turn in its batch came; 0 for none."""
 
 
 class Measures(NamedTuple):
@@ -38,38 +34,33 @@ class Measures(NamedTuple):
 class Watching(Access):
     async def measures(self) -> Measures:
         pipe = self._redis.pipeline(transaction=False)
-        for waiting, messages in ((self._keys.queued, JOBS_QUEUE), (self._keys.queued_items, BATCHES_QUEUE)):
+        queues = (
+            (self._keys.queued, self._keys.line, JOBS_QUEUE),
+            # An item waits since its turn came; 0 is one that a worker gave back.
+            (self._keys.queued_items, self._keys.queued_items, BATCHES_QUEUE),
+        )
+        for waiting, since, messages in queues:
             pipe.zcard(waiting)
             pipe.llen(messages)
-            pipe.zrange(waiting, 0, _LOOK - 1)
+            pipe.zrangebyscore(since, 1, "inf", 0, 1, withscores=True)
         pipe.zrange(self._keys.leases, 0, -1, withscores=True)
         pipe.time()
-        *queues, leases, clock = await self._ask(pipe.execute())
+        *waits, leases, clock = await self._ask(pipe.execute())
         now = clock[0] + clock[1] / 1e6
-        singles, items = queues[:3], queues[3:]
         held = await self._held([job_id for job_id, _ in leases])
         running = dict.fromkeys(Stage, 0)
         for stage in filter(None, map(_stage, held)):
             running[stage] += 1
         return Measures(
             queues={
-                JOBS_QUEUE: Queue(singles[0], singles[1], await self._age(singles[2], now)),
-                BATCHES_QUEUE: Queue(items[0], items[1], await self._age(items[2], now)),
+                JOBS_QUEUE: _queue(waits[:3], now),
+                BATCHES_QUEUE: _queue(waits[3:], now),
             },
             running=running,
             between=len(held) - sum(running.values()),
             oldest_lease_seconds=max((now - job.attempts[-1].started_at.timestamp() for job in held), default=0.0),
             least_remaining_seconds=min((ends / 1000 - now for _, ends in leases), default=None),
         )
-
-    async def _age(self, waiting: list[str], now: float) -> float:
-        """Ids sort by submission."""
-        if not waiting:
-            return 0.0
-        since = await self._ask(
-            cast("Awaitable[str | None]", self._redis.hget(self._keys.job(min(waiting)), "t:queued"))
-        )
-        return max(0.0, now - int(since) / 1000) if since else 0.0
 
     async def _held(self, ids: list[str]) -> list[Job]:
         pipe = self._redis.pipeline(transaction=False)
@@ -83,3 +74,8 @@ class Watching(Access):
 
 def _stage(job: Job) -> Stage | None:
     return next((record.name for record in job.attempts[-1].stages if record.state is StageState.RUNNING), None)
+
+
+def _queue(answers: list[Any], now: float) -> Queue:
+    jobs, doorbells, oldest = answers
+    return Queue(jobs, doorbells, max(0.0, now - oldest[0][1] / 1000) if oldest else 0.0)
