@@ -1,8 +1,9 @@
 """Acceptance of a built variant beside its control, in a real engine."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import mkdtemp
 
 from draftmill.benchmarks import Arm, ArmName, Benchmark, Interval
 from draftmill.plans import Plan
@@ -74,7 +75,7 @@ class Engine:
         # An equal arm of an earlier job serves the search; the job's own benchmark is the one that may be fresh.
         benchmark = self.benchmark.model_copy(update={"fresh": False})
         sha256 = prompts.sha256(self._prompts, benchmark.prompts)
-        report = _LogOnly(self.report)
-        return Arms(
-            self._subject(folder, plan), benchmark, self._prompts, sha256, self.place, report, total=len(self._prompts)
-        )
+        # Arms number their boots' folders from 0.
+        place = replace(self.place, scratch=Path(mkdtemp(dir=self.place.scratch)))
+        report, total = _LogOnly(self.report), len(self._prompts)
+        return Arms(self._subject(folder, plan), benchmark, self._prompts, sha256, place, report, total=total)
