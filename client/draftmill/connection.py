@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
+from draftmill._environment import secret
 from draftmill._model import Model
 from draftmill.errors import NoServiceError, SettingsError
 from draftmill.jobs import Instant
@@ -69,7 +70,7 @@ def find_connection(
     Raises NoServiceError when nothing names a service, SettingsError when what was given cannot be a URL or a key.
     """
     url = (url or environ.get("DRAFTMILL_URL", "")).strip() or None
-    api_key = (api_key or environ.get("DRAFTMILL_API_KEY", "")).strip() or None
+    api_key = (api_key or "").strip() or secret("DRAFTMILL_API_KEY", environ)
     _check_key(api_key)
     if url is None or api_key is None:
         embedded = read_embedded(data_dir(environ))

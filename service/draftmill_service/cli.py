@@ -1,6 +1,8 @@
 """`draftmill-service`: run the API, manage its keys, print its OpenAPI document."""
 
 import json
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -73,14 +75,24 @@ def _keyring() -> Keyring:
 def create(
     name: Annotated[str, typer.Argument(help="Whose key it is: 1 to 64 printable characters.")],
     scope: Annotated[list[Scope] | None, typer.Option(help="May be repeated; read alone without it.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the token here (mode 0600) instead of printing it.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key. Its token is printed once and kept nowhere."""
+    """Make a key. Its token is printed once, or written to a file, and kept nowhere else."""
+    if token_file is not None and token_file.exists():
+        raise typer.BadParameter(f"{token_file} is there already", param_hint="--token-file")
     try:
         key, token = _keyring().create(name, set(scope or [Scope.READ]))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="NAME") from None
-    typer.echo(json.dumps({"id": key.id, "token": token}) if as_json else token)
+    if token_file is None:
+        typer.echo(json.dumps({"id": key.id, "token": token}) if as_json else token)
+        return
+    with open(os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:  # noqa: PTH123
+        file.write(f"{token}\n")
+    typer.echo(json.dumps({"id": key.id, "token_file": str(token_file)}) if as_json else key.id)
 
 
 @keys.command("list")

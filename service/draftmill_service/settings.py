@@ -7,14 +7,17 @@ from pydantic import ByteSize, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from draftmill.batches import MAX_RUNNING
-from draftmill_service.ledger.address import RedisUrl
+from draftmill_service.ledger.address import RedisUrl, configured_url
 
 
 class ServiceSettings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix="DRAFTMILL_", frozen=True, extra="ignore", allow_inf_nan=False)
+    # A compose file hands on variables that nobody set as empty ones.
+    model_config = SettingsConfigDict(
+        env_prefix="DRAFTMILL_", frozen=True, extra="ignore", allow_inf_nan=False, env_ignore_empty=True
+    )
 
-    redis_url: RedisUrl = Field(default="redis://127.0.0.1:6379/0", repr=False)
-    """Ledger and broker. It may hold a password."""
+    redis_url: RedisUrl = Field(default_factory=configured_url, validate_default=True, repr=False)
+    """Ledger and broker. It may hold a password, and may come by a file."""
     data_dir: Path = Path("~/.local/share/draftmill")
     host: str = "127.0.0.1"
     port: int = Field(default=8642, ge=0, le=65535)

@@ -1,5 +1,7 @@
 """What a worker counts over the lives of its processes, and what the ledger tells of waiting and running work."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from draftmill.states import JobState, Outcome, Stage, StageState
 from draftmill_service.ledger import Ledger, WorkerLedger
 from draftmill_service.ledger.keys import BATCHES_QUEUE, JOBS_QUEUE
 from draftmill_worker import process
+from draftmill_worker.cli import _whole
 from tests.integration.offices import office, redis_server
 from tests.integration.worker_process import Office, Worker
 from tests.redis_server import RedisServer, free_port
@@ -59,6 +62,45 @@ def test_counts_outlive_the_process_that_made_them(office: Office, worker: Worke
     assert office.done(office.submit(), PATIENCE).state is JobState.SUCCEEDED
     assert _value(port, stages, stage="pull", outcome="succeeded") == 3
     assert _value(port, "draftmill_attempts_total", outcome="succeeded") == 2
+
+
+def test_health_asks_for_every_process(office: Office, worker: Worker) -> None:
+    command = [sys.executable, "-m", "draftmill_worker.cli", "health"]
+    office.done(office.submit(), PATIENCE)
+    # Others may run workers on this machine; so the parts are looked at here, and the command is run once.
+    assert _whole(worker.launcher)
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+    worker.launcher.suspend()
+    try:
+        worker.template.kill()
+        assert eventually(lambda: not _whole(worker.launcher))
+    finally:
+        worker.launcher.resume()
+    eventually(lambda: _whole(worker.launcher), timeout=PATIENCE)
+
+
+def test_a_worker_without_benchmarks_leaves_those_jobs(
+    office: Office, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    plain = Worker(tmp_path / "a", redis_server.url, SMALL, DRAFTMILL_BENCHMARKS="false")
+    plain.start()
+    try:
+        wanted = {"target": {"repo": "org/target"}, "num_speculative_tokens": 3}
+        spec = {"source": {"repo": "a/b"}, "format": "fp8", "benchmark": wanted}
+        measured = office.submit(JobSpec.model_validate(spec))
+        # Behind it in the queue: by then it was looked at.
+        assert office.done(office.submit(), PATIENCE).state is JobState.SUCCEEDED
+        assert office.job(measured).attempts == ()
+        other = Worker(tmp_path / "b", redis_server.url, SMALL)
+        other.start()
+        try:
+            assert office.done(measured, PATIENCE).state is JobState.SUCCEEDED
+        finally:
+            other.close()
+    finally:
+        plain.close()
 
 
 async def test_the_ledger_tells_what_waits_and_what_runs(ledger: Ledger, worker_ledger: WorkerLedger) -> None:

@@ -47,6 +47,19 @@ def test_a_key_reads_unless_asked(data_dir: Path) -> None:
     assert key.scopes == (Scope.READ,)
 
 
+def test_a_keys_token_goes_to_a_file(data_dir: Path) -> None:
+    file = data_dir / "token"
+    made = json.loads(run("keys", "create", "prometheus", "--scope", "metrics", "--token-file", str(file), "--json"))
+    assert file.stat().st_mode & 0o777 == 0o600
+    token = file.read_text().strip()
+    assert token not in json.dumps(made)
+    key = Keyring(data_dir / "keys.json").authenticate(token)
+    assert key is not None
+    assert key.id == made["id"]
+    run("keys", "create", "other", "--token-file", str(file), code=2)
+    assert len(Keyring(data_dir / "keys.json").list()) == 1
+
+
 def test_unknown_keys_and_scopes_are_usage_errors(data_dir: Path) -> None:
     assert "no key" in run("keys", "revoke", "0123456789ab", code=2)
     run("keys", "create", "x", "--scope", "everything", code=2)

@@ -2,10 +2,12 @@
 
 import os
 
+import psutil
 import typer
 
-from draftmill._environment import read_settings
+from draftmill._environment import read_settings, secret
 from draftmill.errors import SettingsError
+from draftmill_service.ledger.keys import JOBS_QUEUE, PREFLIGHT_QUEUE
 from draftmill_worker.launcher import Launcher
 from draftmill_worker.log import log_to_stderr
 from draftmill_worker.settings import WorkerSettings
@@ -33,8 +35,26 @@ def check() -> None:
     _settings()
 
 
+@app.command()
+def health() -> None:
+    """End with code 0 when a worker runs here with all its processes, else 1. For a container's health check."""
+    if not any(map(_whole, psutil.process_iter())):
+        typer.echo("draftmill-worker: no worker runs here with its template and both of its pools", err=True)
+        raise typer.Exit(1)
+
+
+def _whole(launcher: psutil.Process) -> bool:
+    try:
+        below = [" ".join(child.cmdline()) for child in launcher.children()]
+    except psutil.Error:
+        return False
+    needed = ("draftmill_worker.template", JOBS_QUEUE, PREFLIGHT_QUEUE)
+    return all(any(part in line for line in below) for part in needed)
+
+
 def _settings() -> WorkerSettings:
     try:
+        secret("HF_TOKEN")
         return read_settings(WorkerSettings)
     except SettingsError as error:
         typer.echo(f"draftmill-worker: {error}", err=True)

@@ -37,7 +37,8 @@ RESTART_SECONDS = 1.0
 """A child that dies is started again after this pause."""
 LEAVE_SECONDS = 5.0
 """What Celery may take to leave, beyond the time a job is given to end."""
-SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "DRAFTMILL_REDIS_URL", "DRAFTMILL_API_KEY")
+_SECRET = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "DRAFTMILL_REDIS_URL", "DRAFTMILL_API_KEY")
+SECRETS = (*_SECRET, *(f"{name}_FILE" for name in _SECRET))
 """Not for the template: stage processes are its forks. Pull is handed its token by the supervisor."""
 
 

@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from draftmill._model import Model
 from draftmill.states import Stage
-from draftmill_service.ledger.address import RedisUrl
+from draftmill_service.ledger.address import RedisUrl, configured_url
 
 HUB = "https://huggingface.co"
 
@@ -45,8 +45,8 @@ def _endpoint() -> str:
 class WorkerSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="DRAFTMILL_", frozen=True, extra="ignore", allow_inf_nan=False)
 
-    redis_url: RedisUrl = Field(default="redis://127.0.0.1:6379/0", repr=False)
-    """Ledger and broker. It may hold a password."""
+    redis_url: RedisUrl = Field(default_factory=configured_url, validate_default=True, repr=False)
+    """Ledger and broker. It may hold a password, and may come by a file."""
     data_dir: Path = Field(default=Path("~/.local/share/draftmill"), validate_default=True)
     hub_endpoint: str = Field(default_factory=_endpoint, validate_default=True)
     allowed_roots: str = ""
@@ -60,6 +60,8 @@ class WorkerSettings(BaseSettings):
     lease_seconds: float = Field(default=10.0, gt=0)
     ledger_patience_seconds: float = Field(default=60.0, ge=0)
     """A job goes on for this long while the ledger cannot be reached: nobody else can claim it meanwhile."""
+    benchmarks: bool = True
+    """Whether this worker takes jobs that ask for a benchmark."""
     boot_seconds: float = Field(default=7200.0, gt=0)
     trust_remote_code_repos: str = ""
     """Separated by commas."""

@@ -6,7 +6,6 @@ repeats up to its bound.
 """
 
 import logging
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from draftmill._environment import secret
+from draftmill.errors import SettingsError
 from draftmill.jobs import Job, Progress, ResolvedSpec, StageRecord, Summary
 from draftmill.problems import Problem, ProblemError
 from draftmill.states import Outcome, Reason, Stage, StageState
@@ -90,6 +91,9 @@ class Supervisor:
 
     def look(self, job_id: str) -> None:
         """Do the job if it is to be done; nothing when it was done, taken or canceled."""
+        if not self.settings.benchmarks and self.ledger.wants_benchmark(job_id):
+            # Its doorbell rings again, for a worker that measures.
+            return
         claim = self.ledger.claim(job_id, self.name, self.settings.lease_seconds)
         if claim is None:
             return
@@ -134,6 +138,14 @@ class Supervisor:
 def _summary(value: dict[str, Any]) -> Summary | None:
     summary = value.get("summary")
     return None if summary is None else Summary.model_validate(summary)
+
+
+def _secrets(stage: Stage) -> dict[str, str]:
+    """Read anew for each stage: a token in a file may be another by now. Raises ProblemError."""
+    try:
+        return {name: value for name in pipeline.SECRETS.get(stage, ()) if (value := secret(name))}
+    except SettingsError as error:
+        raise ProblemError("internal", str(error)) from None
 
 
 class Attempt:
@@ -244,7 +256,7 @@ class Attempt:
     def _process(self, stage: Stage, results: Results, claimed: tuple[str, ...]) -> StageResult | None:
         """The stage's result; None when it ran past its deadline and was killed."""
         request = self._request(stage, results, claimed)
-        secrets = {name: os.environ[name] for name in pipeline.SECRETS.get(stage, ()) if os.environ.get(name)}
+        secrets = _secrets(stage)
         deadline: float | None = None
         self._template_stops = False
         with StageProcess(

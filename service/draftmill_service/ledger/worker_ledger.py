@@ -90,6 +90,14 @@ class WorkerLedger:
         record = records.pairs(flat)
         return Claim(records.job(job_id, record), int(record["attempt"]), int(record["fence"]))
 
+    def wants_benchmark(self, job_id: str) -> bool:
+        """False as well for a job that is not known."""
+        try:
+            spec = cast("str | None", self._redis.hget(self._keys.job(job_id), "spec"))
+        except AWAY as error:
+            raise LedgerUnavailable("no answer to wants_benchmark") from error
+        return spec is not None and JobSpec.model_validate_json(spec).benchmark is not None
+
     def renew(self, claim: Claim, lease_seconds: float) -> Signal:
         """Extend the lease to `lease_seconds` from now, and learn what is wanted."""
         return Signal(self._run("renew", claim.job.id, claim.fence, _ms(lease_seconds)))

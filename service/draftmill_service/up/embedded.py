@@ -14,6 +14,7 @@ import httpx
 import redis
 
 from draftmill._environment import read_settings
+from draftmill_service.ledger.address import DEFAULT_URL
 from draftmill_service.settings import ServiceSettings
 from draftmill_service.up import embedded_redis, state
 from draftmill_service.up.child import Child, Command
@@ -22,7 +23,7 @@ from draftmill_service.up.supervisor import Say, Supervisor
 from draftmill_service.web.tickets import SIGN_IN, Tickets
 
 # The Hub's token is for the worker's pull stage; a client's key is for nobody's child.
-_HUB_SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_HUB_SECRETS = ("HF_TOKEN", "HF_TOKEN_FILE", "HUGGING_FACE_HUB_TOKEN")
 _START_SECONDS = 60.0
 
 
@@ -45,7 +46,7 @@ class Plan:
 
     def environment(self, redis_url: str, *, hub: bool) -> dict[str, str]:
         """What a child sees."""
-        hidden = ("DRAFTMILL_API_KEY", *(() if hub else _HUB_SECRETS))
+        hidden = ("DRAFTMILL_API_KEY", "DRAFTMILL_API_KEY_FILE", *(() if hub else _HUB_SECRETS))
         roots = [self.environ.get("DRAFTMILL_ALLOWED_ROOTS", ""), *map(str, self.allowed_roots)]
         return {name: value for name, value in self.environ.items() if name not in hidden} | {
             "DRAFTMILL_REDIS_URL": redis_url,
@@ -109,7 +110,7 @@ def _python(plan: Plan, name: str, module: str, redis_url: str, *, hub: bool, gr
 
 def _check_worker(plan: Plan) -> None:
     """Raises UpError with what the worker says against its settings; only the worker itself knows them."""
-    environ = plan.environment(plan.redis_url or ServiceSettings.model_fields["redis_url"].default, hub=True)
+    environ = plan.environment(plan.redis_url or DEFAULT_URL, hub=True)
     command = (sys.executable, "-m", "draftmill_worker.cli", "check")
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=_START_SECONDS)
     if done.returncode != 0:

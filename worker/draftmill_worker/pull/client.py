@@ -16,6 +16,8 @@ from urllib.parse import urljoin, urlsplit
 import httpx2
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined] # public, but not re-exported
 
+from draftmill._environment import secret
+from draftmill.errors import SettingsError
 from draftmill.problems import ProblemError
 from draftmill_worker.pull.answers import raise_for_answer
 from draftmill_worker.pull.faults import Patience, TransientError
@@ -139,7 +141,10 @@ def _tls() -> ssl.SSLContext:
 
 
 def _token() -> str | None:
-    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    try:
+        token = secret(TOKEN_VARIABLE)
+    except SettingsError as error:
+        raise ProblemError("token-invalid", str(error)) from None
     # Checked here because the HTTP library would quote an unusable header value in its exception.
     if token and not re.fullmatch(r"[\x21-\x7e]+", token):
         raise ProblemError("token-invalid", f"{TOKEN_VARIABLE} holds characters that no token has")
