@@ -55,6 +55,6 @@ def pulled_bytes(value: dict[str, Any]) -> int:
 def _measured(spec: JobSpec, acceptance: dict[str, Any] | None) -> None:
     if acceptance is None:
         return
-    ACCEPTANCE_LENGTH.labels(spec.format.value, "variant").observe(acceptance["al"])
-    ACCEPTANCE_LENGTH.labels(spec.format.value, "control").observe(acceptance["control_al"])
-    GATES.labels(spec.format.value, acceptance["verdict"]).inc()
+    ACCEPTANCE_LENGTH.labels(str(spec.format), "variant").observe(acceptance["al"])
+    ACCEPTANCE_LENGTH.labels(str(spec.format), "control").observe(acceptance["control_al"])
+    GATES.labels(str(spec.format), acceptance["verdict"]).inc()
