@@ -7,7 +7,7 @@ from draftmill.batches import BatchReport, ReportRow
 from draftmill.sources import PathSource
 
 _PLAIN = (
-    *("format", "options", "job", "state", "reason", "problem", "cached", "family", "commit"),
+    *("format", "options", "job", "state", "reason", "problem", "cached", "family", "commit", "resolved_format"),
     *(
         "source_bytes",
         "variant_bytes",

@@ -1,10 +1,10 @@
 """Batches: a matrix of jobs that is submitted, counted, stopped and reported as one."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import chain
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -19,6 +19,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from draftmill._model import Model
 from draftmill.benchmarks import Benchmark, Verdict
+from draftmill.choices import Auto
 from draftmill.formats import Format
 from draftmill.jobs import JobSpec, LabelKey, LabelValue, QuantizeOptions, Summary
 from draftmill.sources import Commit, Instant, PathSource, RepoSource
@@ -33,6 +34,8 @@ T = TypeVar("T")
 CHECKED = {"matrix": "checked"}
 """Validation context for a spec that was found well before: every item's spec is not made once more."""
 
+ItemFormat = Format | Literal["auto"]
+"""What a job's format may be."""
 OptionsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
 
@@ -42,6 +45,8 @@ class BatchOptions(Model):
     name: OptionsName | None = None
     """What the report calls it; its position in the list without one."""
     quantize: QuantizeOptions = QuantizeOptions()
+    auto: Auto | None = None
+    """Goes with the format `auto`, and only with it."""
 
 
 def _fault(location: tuple[int | str, ...], kind: str, message: str, value: Any) -> InitErrorDetails:
@@ -94,7 +99,7 @@ class BatchSpec(Model):
     """What `POST /v1/batches` takes: every source in every format with every set of options, one job each."""
 
     sources: Annotated[tuple[RepoSource | PathSource, ...], _axis(MAX_SOURCES), AfterValidator(_distinct)]
-    formats: Annotated[tuple[Format, ...], _axis(64), AfterValidator(_distinct)]
+    formats: Annotated[tuple[ItemFormat, ...], _axis(64), AfterValidator(_distinct)]
     options: Annotated[tuple[BatchOptions, ...], _axis(64), AfterValidator(_distinct_options)] = (BatchOptions(),)
     benchmark: Benchmark | None = None
     """Of every item. Arms that items share, such as the control of a drafter, are measured once."""
@@ -125,15 +130,19 @@ class BatchSpec(Model):
             raise ValidationError.from_exception_data(type(self).__name__, faults)
 
     def _unfit(self) -> Iterator[InitErrorDetails]:
-        """What makes no job, by its position in the matrix."""
+        """What makes no job, by its position in the matrix; once for a format and options that do not go together."""
+        unfit: set[tuple[int, int]] = set()
         for position in self.positions():
+            pair = (position.format, position.options)
             try:
-                self.job_spec(position)
+                if pair not in unfit:
+                    self.job_spec(position)
             except ValidationError as error:
+                unfit.add(pair)
                 for each in error.errors(include_url=False):
-                    message = f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
-                    at = ("sources", position.source, "formats", position.format, "options", position.options)
-                    yield _fault(at, "batch_item", message, None)
+                    where = ".".join(map(str, each["loc"]))
+                    at = ("formats", position.format, "options", position.options)
+                    yield _fault(at, "batch_item", f"{where}: {each['msg']}" if where else each["msg"], None)
 
     @property
     def size(self) -> int:
@@ -225,7 +234,7 @@ class BatchItem(Model):
     """Its number: options vary fastest, then formats, then sources."""
     position: Position
     source: RepoSource | PathSource
-    format: Format
+    format: ItemFormat
     options: str
     """Name of the options, or their position."""
     job: str | None
@@ -250,6 +259,8 @@ class ReportRow(BatchItem):
 
     family: str | None = None
     commit: Commit | None = None
+    resolved_format: Format | None = None
+    """Of the variant: of an item with `auto` what was chosen."""
     source_bytes: int | None = None
     variant_bytes: int | None = None
     ratio: float | None = None
@@ -274,9 +285,13 @@ class BatchReport(Model):
     """Every item, by its number."""
 
 
-def report_row(item: BatchItem, family: str | None, commit: str | None, summary: Summary | None) -> ReportRow:
-    """An item with what its job found; the front is marked by `mark_front`, which sees all rows."""
-    found: dict[str, Any] = {"family": family, "commit": commit}
+def report_row(item: BatchItem, resolved: Mapping[str, Any], summary: Summary | None) -> ReportRow:
+    """An item with what its job found; the front is marked by `mark_front`, which sees all rows.
+
+    `resolved` is the resolved spec's JSON, empty where there is none yet.
+    """
+    found: dict[str, Any] = {"family": resolved.get("family"), "commit": resolved.get("source", {}).get("commit")}
+    found["resolved_format"] = resolved.get("format")
     if summary is not None:
         found |= {"source_bytes": summary.source_bytes, "variant_bytes": summary.variant_bytes}
         found["ratio"] = summary.variant_bytes / summary.source_bytes if summary.source_bytes else None

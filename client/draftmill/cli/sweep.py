@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from draftmill._locations import is_field
 from draftmill.batches import BatchSpec
 from draftmill.cli.recipe import read_recipe
 from draftmill.cli.request import UsageProblemError, is_path, read_deadline
@@ -74,7 +75,9 @@ def _source(value: Any, folder: Path, where: str, offenders: list[Offender]) -> 
 def _offenders(error: ValidationError, under: str = "") -> list[Offender]:
     found = []
     for fault in error.errors(include_url=False):
-        where = under + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])
+        where = under + "".join(
+            f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"] if is_field(part)
+        )
         value = fault["input"] if isinstance(fault["input"], str | int | float) else None
         found.append(Offender(where=where.removeprefix("."), message=fault["msg"], value=value))
     return found

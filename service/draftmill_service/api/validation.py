@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from draftmill._locations import is_field
 from draftmill.jobs import PathSource, RepoSource
 from draftmill.problems import Offender, ProblemError
 from draftmill_service.api import problems
@@ -31,7 +32,7 @@ _DETAILS = {
 
 def _where(location: Sequence[str | int]) -> str:
     place, *rest = location
-    rest = [part for part in rest if part not in _BRANCHES]
+    rest = [part for part in rest if part not in _BRANCHES and is_field(part)]
     if place != "body":
         return ".".join(str(part) for part in (place, *rest))
     return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)
@@ -66,21 +67,30 @@ def _meant(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [each for each in errors if _branch(each) not in unmeant]
 
 
+def _offenders(errors: Sequence[Mapping[str, Any]]) -> list[Offender]:
+    """What is wrong at a place that takes several kinds is one offender with all that was missed."""
+    found: dict[str, list[Offender]] = {}
+    for each in errors:
+        where, message = _clean(_where(each["loc"])), _clean(each["msg"])
+        offender = Offender(where=where, message=message, value=_value(each.get("input")))
+        here = found.setdefault(where, [])
+        if not here or all(is_field(part) for part in each["loc"]):
+            here += [offender] if offender not in here else []
+        else:
+            here[-1] = here[-1].model_copy(update={"message": _clean(f"{here[-1].message}; or: {message}")})
+    return [offender for here in found.values() for offender in here]
+
+
 async def invalid(request: Request, error: Exception) -> Response:
     """Handler of RequestValidationError."""
     if not isinstance(error, RequestValidationError):
         raise error
     chosen = _meant(error.errors())
-    offenders: dict[tuple[str, str], Offender] = {}
-    for each in chosen:
-        offender = Offender(
-            where=_clean(_where(each["loc"])), message=_clean(each["msg"]), value=_value(each.get("input"))
-        )
-        offenders.setdefault((offender.where, offender.message), offender)
+    offenders = _offenders(chosen)
     unsupported = bool(chosen) and all(each["type"] == "field_not_supported" for each in chosen)
     slug = "field-not-supported" if unsupported else "invalid-request"
-    detail = "; ".join(f"{offender.where}: {offender.message}" for offender in list(offenders.values())[:3])
-    refusal = ProblemError(slug, detail, list(offenders.values())[:MAX_OFFENDERS])
+    detail = "; ".join(f"{offender.where}: {offender.message}" for offender in offenders[:3])
+    refusal = ProblemError(slug, detail, offenders[:MAX_OFFENDERS])
     return await problems.refuse(request, refusal)
 
 

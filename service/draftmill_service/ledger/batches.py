@@ -47,7 +47,7 @@ _SUMMARY = (
     *(f"c:{state}" for state in JobState),
 )
 _ITEM = ("state", "reason", "problem", "cached")
-_ROW = (*_ITEM, "family", "resolved", "summary")
+_ROW = (*_ITEM, "resolved", "summary")
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,9 @@ def _report(batch: Batch, cells: Sequence[_Cell]) -> BatchReport:
     rows = []
     for cell in cells:
         fields = cell.fields
-        resolved = json.loads(fields["resolved"]) if "resolved" in fields else {"source": {}}
+        resolved = json.loads(fields.get("resolved", "{}"))
         summary = Summary.model_validate_json(fields["summary"]) if "summary" in fields else None
-        item = _item(batch.spec, cell)
-        rows.append(report_row(item, fields.get("family"), resolved["source"].get("commit"), summary))
+        rows.append(report_row(_item(batch.spec, cell), resolved, summary))
     known = {name: getattr(batch, name) for name in BatchSummary.model_fields}
     return BatchReport(batch=BatchSummary(**known), rows=mark_front(tuple(rows)))
 

@@ -10,9 +10,8 @@ from starlette.responses import RedirectResponse, Response
 
 from draftmill._model import Model
 from draftmill.batch_table import report_csv
-from draftmill.batches import Batch, BatchReport, BatchSpec, ReportRow
+from draftmill.batches import Batch, BatchReport, BatchSpec, ItemFormat, ReportRow
 from draftmill.benchmarks import Verdict
-from draftmill.formats import Format
 from draftmill.states import JobState
 from draftmill_service.ledger.batches import BatchFilters
 from draftmill_service.web.guard import Editing, Viewing
@@ -83,7 +82,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Column:
-    format: Format
+    format: ItemFormat
     options: str
     """Empty where the matrix has no such axis."""
 
