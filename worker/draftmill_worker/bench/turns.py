@@ -25,7 +25,8 @@ def turn(data_dir: Path, devices: Sequence[str], report: Reporter) -> Iterator[N
     with ExitStack() as locks:
         # All in one order: two that need the same devices cannot each wait with one in hand.
         for device in sorted(devices):
-            path = folder / f"device-{socket.gethostname()}-{device}.lock"
+            # Parts of a GPU may be named with slashes.
+            path = folder / f"device-{socket.gethostname()}-{device.replace('/', '-')}.lock"
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
             locks.callback(os.close, lock)
             try:
