@@ -45,7 +45,7 @@ def test_chosen_jobs_are_compared_and_every_point_leads_to_its_job(
     categories = client.acceptance(measured[0]).control.al_by_category
     bars = page.get_by_role("img", name="Acceptance length by category of prompts").locator("rect.fill")
     expect(bars).to_have_count(len(categories) * (1 + len(measured)))
-    points.first.click()
+    points.first.locator("circle").click()
     expect(page).to_have_url(re.compile("/ui/jobs/j"))
 
 
