@@ -15,17 +15,23 @@ class Format(StrEnum):
     NVFP4 = "nvfp4"
     W4A16_NVFP4 = "w4a16_nvfp4"
     MXFP8 = "mxfp8"
+    FP8_PB_WO = "fp8_pb_wo"
+    INT4_G128 = "int4_g128"
+    INT8_G128 = "int8_g128"
 
 
-class Scale(Model):
-    """One scale tensor beside a quantized weight of shape [out, in]."""
+class Stored(Model):
+    """One tensor beside a quantized weight of shape [out, in]."""
 
     suffix: str
     """Replaces `weight` in the tensor's name: `q_proj.weight` has `q_proj.<suffix>`."""
     dtype: str
     """safetensors dtype name."""
     shape: str
-    """Written with `out`, `in` and integers; `[]` is a scalar."""
+    """Written with `out`, `in` and integers, divided upwards; `[]` is a scalar."""
+
+
+class Scale(Stored):
     per: Literal["tensor", "channel", "block", "activation"]
 
 
@@ -38,10 +44,16 @@ class FormatSpec(Model):
     """in_features must be a multiple of this."""
     weight_dtype: str
     """safetensors dtype of the stored weight."""
+    weight_suffix: str = "weight"
+    """Replaces `weight` in the stored weight's name."""
     scales: tuple[Scale, ...]
+    described_by: tuple[Stored, ...] = ()
+    """Other tensors that a loader needs."""
     activation: Literal["static", "dynamic", "none"]
     quant_method: str
     quant_algo: str
+    """Under `algo_key` of the quantization configuration."""
+    algo_key: Literal["quant_algo", "format"] = "quant_algo"
     native_capability: int
     """Lowest CUDA compute capability (times ten) whose tensor cores run it without a weight-only fallback."""
     good_for: str
@@ -124,6 +136,41 @@ FORMATS: dict[Format, FormatSpec] = {
             quant_algo="MXFP8",
             native_capability=100,
             good_for="Blackwell's eight-bit tensor cores, with weights and activations that vary within a row",
+        ),
+        FormatSpec(
+            name=Format.FP8_PB_WO,
+            bits=8,
+            group=128,
+            in_multiple=128,
+            weight_dtype="F8_E4M3",
+            scales=(Scale(suffix="weight_scale", dtype="F32", shape="[out/128, 1, in/128, 1]", per="block"),),
+            activation="dynamic",
+            quant_method="modelopt",
+            quant_algo="FP8_PB_WO",
+            native_capability=89,
+            good_for="Hopper and newer, beside a target in the same block layout; outliers stay in their block",
+        ),
+        *(
+            FormatSpec(
+                name=name,
+                bits=bits,
+                group=128,
+                in_multiple=128,
+                weight_dtype="I32",
+                weight_suffix="weight_packed",
+                scales=(Scale(suffix="weight_scale", dtype="BF16", shape="[out, in/128]", per="block"),),
+                described_by=(Stored(suffix="weight_shape", dtype="I64", shape="[2]"),),
+                activation="none",
+                quant_method="compressed-tensors",
+                quant_algo="pack-quantized",
+                algo_key="format",
+                native_capability=75,
+                good_for=good_for,
+            )
+            for name, bits, good_for in (
+                (Format.INT4_G128, 4, "Turing, Ampere and consumer cards: a quarter of the bytes on integer kernels"),
+                (Format.INT8_G128, 8, "Turing, Ampere and consumer cards: half the bytes, next to no error"),
+            )
         ),
     )
 }

@@ -18,6 +18,8 @@ KERNELS = {
     Format.NVFP4: {"EmulationNvFp4LinearKernel"},
     Format.W4A16_NVFP4: {"W4A16NvFp4EmulationKernel"},
     Format.MXFP8: {"EmulationMxfp8LinearKernel"},
+    Format.INT4_G128: {"WNA16EmulationKernel"},
+    Format.INT8_G128: {"WNA16EmulationKernel"},
 }
 
 

@@ -55,14 +55,15 @@ def test_every_family_and_format(tmp_path: Path, family: Family, format: Format)
     result, plan, _, checkpoint = built(source, tmp_path / "out", format)
     config = loaded(tmp_path / "out" / "config.json")
     spec = FORMATS[format]
-    assert config.pop("quantization_config")["quant_algo"] == spec.quant_algo
+    assert config.pop("quantization_config")[spec.algo_key] == spec.quant_algo
     assert config == checkpoint.config
     assert loaded(tmp_path / "out" / "plan.json") == plan.model_dump(mode="json", by_alias=True)
     words, spoken = speculative((tmp_path / "out" / "README.md").read_text())
     assert spoken["method"] == family.value
     assert spoken["quantization"] == spec.quant_method
     assert words[words.index("--dtype") + 1] == "bfloat16"
-    assert result.written == ("README.md", "config.json", "hf_quant_config.json", "plan.json")
+    nested = () if spec.quant_method == "compressed-tensors" else ("hf_quant_config.json",)
+    assert result.written == ("README.md", "config.json", *nested, "plan.json")
 
 
 def test_what_travels_and_what_does_not(tmp_path: Path) -> None:

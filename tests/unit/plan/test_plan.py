@@ -271,10 +271,10 @@ def test_c95_problems_of_all_kinds_come_in_one_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", Format)
 def test_c118_one_row_projections_are_kept(tmp_path: Path, format: Format) -> None:
     """A single KV head of width one gives one-row k and v: they keep q with them."""
-    layout = draft_model(num_attention_heads=32, num_key_value_heads=1, head_dim=1)
+    layout = draft_model(num_attention_heads=128, num_key_value_heads=1, head_dim=1)
     for number in range(2):
         attention = f"model.layers.{number}.self_attn"
-        layout.add({f"{attention}.q_proj.weight": (32, HIDDEN), f"{attention}.o_proj.weight": (HIDDEN, 32)})
+        layout.add({f"{attention}.q_proj.weight": (128, HIDDEN), f"{attention}.o_proj.weight": (HIDDEN, 128)})
         layout.add({f"{attention}.k_proj.weight": (1, HIDDEN), f"{attention}.v_proj.weight": (1, HIDDEN)})
     plan = _plan(layout, tmp_path, format)
     for name in QKV:

@@ -8,11 +8,12 @@ from draftmill_worker.quantize.dequantize import dequantize
 from draftmill_worker.quantize.formats import scheme_for
 from draftmill_worker.quantize.kernels import Rows, row_ops
 from draftmill_worker.quantize.kernels.rows import TINY
-from tests.unit.quantize.modelopt_reference import modelopt_tensors
+from tests.unit.quantize.modelopt_reference import BITS, modelopt_tensors, quantized_linears
 from tests.unit.quantize.weights import as_rows, packed, same_bytes
 
 NVFP4 = (Format.NVFP4, Format.W4A16_NVFP4)
 FP8 = (Format.FP8, Format.FP8_PC_PT)
+BLOCKS = (Format.FP8_PB_WO, Format.INT4_G128, Format.INT8_G128)
 
 
 @pytest.mark.parametrize("format", NVFP4)
@@ -52,9 +53,13 @@ def test_an_all_zero_weight_is_stored_in_fp8(format: Format) -> None:
 @pytest.mark.parametrize("format", Format)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_not_finite_is_seen(format: Format, value: float) -> None:
-    weight = torch.ones(4, 32, dtype=torch.bfloat16)
+    weight = torch.ones(4, 128, dtype=torch.bfloat16)
     weight[2, 5] = value
-    if format is Format.MXFP8:
+    if format in BITS:
+        # The library does not look either: NaN gives a scale of NaN, Inf the largest one.
+        [theirs] = modelopt_tensors([weight], format, fuse=False)
+        assert not theirs["weight_scale"][2, 0] < 1e38
+    elif format is Format.MXFP8:
         # ModelOpt does not look: it stores a scale that the value did not make, or one for Inf.
         [theirs] = modelopt_tensors([weight], format, fuse=False)
         assert theirs["weight_scale"][2, 0] == (0 if value != value else 254)
@@ -72,12 +77,72 @@ def test_what_is_not_finite_is_seen(format: Format, value: float) -> None:
 
 @pytest.mark.parametrize(
     ("format", "columns"),
-    [*((format, n) for format in NVFP4 for n in (8, 24, 17)), *((Format.MXFP8, n) for n in (16, 48))],
+    [
+        *((format, n) for format in NVFP4 for n in (8, 24, 17)),
+        *((Format.MXFP8, n) for n in (16, 48)),
+        *((format, n) for format in BLOCKS for n in (64, 200)),
+    ],
 )
 def test_columns_that_do_not_divide_are_refused(format: Format, columns: int) -> None:
     assert f"{FORMATS[format].in_multiple} does not divide" in str(scheme_for(format).refusal((4, columns)))
-    with pytest.raises((AssertionError, RuntimeError)):
+    if format is Format.FP8_PB_WO:
+        # ModelOpt pads; engines cannot read that, and say so when they load.
+        rows, blocks = modelopt_blocks(torch.ones(4, columns, dtype=torch.bfloat16))
+        assert (rows, blocks) == (1, -(-columns // 128))
+        return
+    with pytest.raises((AssertionError, RuntimeError, ValueError)):
         modelopt_tensors([torch.ones(4, columns, dtype=torch.bfloat16)], format, fuse=False)
+
+
+def modelopt_blocks(weight: torch.Tensor) -> tuple[int, int]:
+    """How many blocks ModelOpt has scales for, down and across."""
+    [linear] = quantized_linears([weight], Format.FP8_PB_WO)
+    amax = linear.get_submodule("weight_quantizer").get_buffer("_amax")
+    down, _, across, _ = amax.shape if amax.dim() else (1, 1, 1, 1)
+    return down, across
+
+
+def test_a_single_block_keeps_four_dimensions() -> None:
+    """ModelOpt squeezes its scale to a scalar, which vLLM would not copy into a layer of one block."""
+    from modelopt.torch.export.quant_utils import get_weight_scaling_factor
+
+    weight = torch.ones(128, 128, dtype=torch.bfloat16)
+    [linear] = quantized_linears([weight], Format.FP8_PB_WO)
+    assert get_weight_scaling_factor(linear).shape == ()
+    assert packed(weight, Format.FP8_PB_WO, "BF16", row_ops("cpu"))["weight_scale"].shape == (1, 1, 1, 1)
+
+
+def test_blocks_that_a_sibling_follows_are_whole() -> None:
+    scheme = scheme_for(Format.FP8_PB_WO)
+    assert scheme.refusal((200, 256)) is None
+    assert "128 does not divide" in str(scheme.followed_refusal((200, 256)))
+    assert scheme.followed_refusal((256, 256)) is None
+    assert scheme_for(Format.FP8).followed_refusal((200, 256)) is None
+
+
+@pytest.mark.parametrize("format", BLOCKS)
+def test_zero_groups_are_counted_and_servable(format: Format) -> None:
+    weight = torch.ones(4, 256, dtype=torch.bfloat16)
+    weight[:, 128:] = 0
+    for device in ("cpu", "torch"):
+        assert scheme_for(format).pack(row_ops(device), _rows(weight), {}).zeros == (4 if format in BITS else 1)
+        stored = packed(weight, format, "BF16", row_ops(device))
+        assert (stored["weight_scale"].float() > 0).all()
+        assert dequantize(format, stored)[:, 128:].eq(0).all()
+
+
+def test_a_bfloat16_quotient_would_round_twice() -> None:
+    """What the library gives for a bfloat16 weight and scale: int8 codes that are not the nearest."""
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle.forward import quantize
+
+    weight = torch.randn(64, 128, generator=torch.Generator().manual_seed(0)).bfloat16()
+    ours = packed(weight, Format.INT8_G128, "BF16", row_ops("cpu"))
+    args = QuantizationArgs(num_bits=8, type="int", symmetric=True, strategy="group", group_size=128)
+    theirs = quantize(weight, ours["weight_scale"], None, args, dtype=torch.int8).float() * ours["weight_scale"].float()
+    error, other = (dequantize(Format.INT8_G128, ours) - weight.float()).abs(), (theirs - weight.float()).abs()
+    assert (error <= other).all()
+    assert error.square().mean() < 0.9 * other.square().mean()
 
 
 def test_a_scale_per_row_needs_rows() -> None:
@@ -121,7 +186,7 @@ def _rows(weight: torch.Tensor) -> Rows:
 
 @pytest.mark.parametrize("format", Format)
 def test_float64_kept_as_it_is_is_quantized_from_float32(format: Format) -> None:
-    weight = torch.randn(4, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weight = torch.randn(4, 128, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for device in ("cpu", "torch"):
         ours = packed(weight, format, "F32", row_ops(device))
         same = packed(weight.float(), format, "F32", row_ops(device))

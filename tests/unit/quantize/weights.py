@@ -13,6 +13,7 @@ from draftmill_worker.quantize.kernels.rows import TINY
 CAST = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 STORED = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
 
+VIEWED = {"F8_E4M3": torch.float8_e4m3fn, "BF16": torch.bfloat16}
 MANY = 400
 """Elements beyond which hypothesis draws a seed instead of each one."""
 
@@ -36,11 +37,12 @@ def packed(
         suffix: np.array(value, np.float32) for suffix, value in scalars.items()
     }
     stored = {output.name: output for output in scheme.outputs("weight", tuple(weight.shape))}
+    arrays |= {suffix: np.array(value) for suffix, value in scheme.constants(tuple(weight.shape)).items()}
     tensors = {}
     for suffix, array in arrays.items():
         shape, dtype = stored[suffix].shape, stored[suffix].dtype
         tensor = torch.from_numpy(np.array(array).reshape(shape))
-        tensors[suffix] = tensor.view(torch.float8_e4m3fn) if dtype == "F8_E4M3" else tensor
+        tensors[suffix] = tensor.view(VIEWED[dtype]) if dtype in VIEWED else tensor
     assert tensors.keys() == stored.keys()
     return tensors
 
@@ -62,6 +64,9 @@ def weights(draw: st.DrawFn, dtype: torch.dtype, columns: int = 16) -> torch.Ten
     """A finite, not all-zero weight of `dtype`, in blocks of `columns`: any bits at all, bells with outliers, or values
     that tie when rounded; some with zero rows, zero blocks, or as a transposed view."""
     rows, blocks = draw(st.integers(2, 5)), draw(st.integers(1, 4))
+    if columns == 128 and draw(st.integers(0, 3)) == 0:
+        # Over the end of a block of rows, and up to it.
+        rows, blocks = draw(st.sampled_from((127, 128, 129, 200, 256))), draw(st.integers(1, 2))
     shape = (rows, columns * blocks)
     values = draw(st.sampled_from((_any_bits, _bell, _ties)))(draw, shape, dtype)
     if draw(st.booleans()):

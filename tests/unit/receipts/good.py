@@ -56,6 +56,9 @@ KERNELS = {
     Format.NVFP4: "EmulationNvFp4LinearKernel",
     Format.W4A16_NVFP4: "W4A16NvFp4EmulationKernel",
     Format.MXFP8: "EmulationMxfp8LinearKernel",
+    Format.FP8_PB_WO: "Fp8BlockEmulationKernel",
+    Format.INT4_G128: "WNA16EmulationKernel",
+    Format.INT8_G128: "WNA16EmulationKernel",
 }
 SCALE = {"dtype": "torch.float32", "shape": [1], "min": 0.01, "max": 0.02, "finite": True, "sentinel": False}
 HOST = Host.model_validate({"class": SHA, "cpu": "x86_64 Zen", "cpu_count": 2, "memory_bytes": 8 << 30, "kernel": "6"})
@@ -217,7 +220,7 @@ def _module(built: BuiltModule, format: Format | None) -> ModuleRecord:
         name=name,
         prefix=prefix,
         class_name="ColumnParallelLinear",
-        method="ModelOptLinearMethod",
+        method=min(scheme.methods),
         kernel=KERNELS[format],
         scheme={"weight": scheme.weight, "activation": scheme.activation},
         weight_dtype=f"torch.{sorted(scheme.dtypes)[0]}",
@@ -232,7 +235,7 @@ def _head(expected: Expected, format: Format | None, borrowed: bool) -> HeadReco
     quantized = format is not None and expected.head is not None and expected.head.quantized
     return HeadRecord(
         class_name="ParallelLMHead",
-        method="ModelOptLinearMethod" if quantized else "UnquantizedLinearMethod",
+        method=min(SCHEMES[format].methods) if quantized and format is not None else "UnquantizedLinearMethod",
         kernel=KERNELS[format] if quantized and format is not None else None,
         dtype=f"torch.{sorted(SCHEMES[format].dtypes)[0]}" if quantized and format is not None else "torch.bfloat16",
         shape=(drafter.draft_vocab_size or VOCAB, 32),

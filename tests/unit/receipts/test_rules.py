@@ -12,7 +12,7 @@ from draftmill.formats import Format
 from draftmill.plans import Family
 from draftmill.receipts import DraftMapRecord, EngineView, Phase
 from draftmill_worker.receipts.rules import RULES
-from tests.unit.checkpoint.layouts import VOCAB, dflash, eagle3
+from tests.unit.checkpoint.layouts import HIDDEN, VOCAB, dflash, eagle3
 from tests.unit.receipts.good import SCALE, SHA, START, Good, alone, good, manifest
 
 SENTINEL = -3.4028234663852886e38
@@ -327,7 +327,7 @@ def test_marlin_packs_weights_into_int32(tmp_path: Path) -> None:
 
 def test_an_untrimmed_vocabulary_needs_no_map(tmp_path: Path) -> None:
     receipt = good(
-        tmp_path, layout=eagle3(draft_vocab_size=VOCAB).add({"lm_head.weight": (VOCAB, 32)}).without("d2t", "t2d")
+        tmp_path, layout=eagle3(draft_vocab_size=VOCAB).add({"lm_head.weight": (VOCAB, HIDDEN)}).without("d2t", "t2d")
     )
     assert receipt.failed() == {}
 

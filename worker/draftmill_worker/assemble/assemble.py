@@ -41,8 +41,8 @@ def assemble(
     repo: str | None,
     commit: str | None,
 ) -> AssembleResult:
-    """Writes config.json, hf_quant_config.json, the index when one is needed, plan.json and README.md into `out`, and
-    copies the source's sidecars and `auto_map` modules. Every file is a regular file of its own.
+    """Writes config.json, hf_quant_config.json and the index where they are read, plan.json and README.md into `out`,
+    and copies the source's sidecars and `auto_map` modules. Every file is a regular file of its own.
 
     Raises `unsafe-path`, `malformed-config`, `incomplete-checkpoint` or `pickle-refused` before the first file is
     written, and FileExistsError where `out` holds a file of such a name.
@@ -59,9 +59,11 @@ def assemble(
         copy_file(path, out / name)
     documents: dict[str, Any] = {
         CONFIG: variant_config(checkpoint, plan),
-        HF_QUANT_CONFIG: hf_quant_config(plan),
         PLAN: plan.model_dump(mode="json", by_alias=True),
     }
+    nested = hf_quant_config(plan)
+    if nested is not None:
+        documents[HF_QUANT_CONFIG] = nested
     if needs_index(plan):
         documents[INDEX] = weight_index(checkpoint, plan)
     for name, value in documents.items():

@@ -50,13 +50,18 @@ def _what(plan: Plan, spec: FormatSpec, repo: str | None, commit: str | None) ->
     return (
         f"{_kind(plan)}, quantized by Draftmill from {source}, "
         f"without calibration data.\n\n"
-        f"- Format: `{spec.name.value}`, {spec.bits}-bit weights, activations {_ACTIVATION[spec.activation]}. "
+        f"- Format: `{spec.name.value}`, {spec.bits}-bit weights, activations {_activation(spec)}. "
         f"Good for {spec.good_for}.\n"
-        f"- Read by vLLM as `quant_method: {spec.quant_method}`, `quant_algo: {spec.quant_algo}`.\n"
+        f"- Read by vLLM as `quant_method: {spec.quant_method}`, `{spec.algo_key}: {spec.quant_algo}`.\n"
         f"- Layers that the engine fuses {_sharing(plan)}.\n"
         f"- Head: {plan.head.value}. Layout: {plan.dialect}.\n"
         f"- `plan.json` names every tensor, what became of it and why.\n"
     )
+
+
+def _activation(spec: FormatSpec) -> str:
+    blocks = spec.activation == "dynamic" and spec.group is not None
+    return _ACTIVATION[spec.activation] + (f" and {spec.group} columns" if blocks else "")
 
 
 def _kind(plan: Plan) -> str:

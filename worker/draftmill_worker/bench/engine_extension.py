@@ -109,19 +109,34 @@ def _methods(model: nn.Module) -> dict[str, int]:
 
 def _module(name: str, module: nn.Module) -> ModuleRecord:
     method = getattr(module, "quant_method", None)
-    weight = getattr(module, "weight", None)
-    spec = getattr(method, "spec", None)
+    weight = _weight(module)
     return ModuleRecord(
         name=name,
         class_name=type(module).__name__,
         method=None if method is None else type(method).__name__,
-        kernel=_kernel(method),
+        kernel=_kernel(getattr(module, "scheme", None)) or _kernel(method),
         weight_dtype=None if weight is None else str(weight.dtype).removeprefix("torch."),
         weight_shape=() if weight is None else tuple(weight.shape),
         prefix=getattr(module, "prefix", None),
-        scheme={} if spec is None else {role: _key(getattr(spec, role)) for role in ("weight", "activation")},
+        scheme=_scheme(module, method),
         scales=dict(_scales(module)),
     )
+
+
+def _weight(module: nn.Module | None) -> torch.Tensor | None:
+    """Integers are packed under a name of their own."""
+    weight = getattr(module, "weight", None)
+    return getattr(module, "weight_packed", None) if weight is None else weight
+
+
+def _scheme(module: nn.Module, method: Any) -> dict[str, str | None]:
+    """What weights and activations are quantized to: ModelOpt's keys, or what a scheme of compressed-tensors holds."""
+    spec = getattr(method, "spec", None)
+    if spec is not None:
+        return {role: _key(getattr(spec, role)) for role in ("weight", "activation")}
+    scheme: Any = getattr(module, "scheme", None)
+    kind = getattr(scheme, "quant_type", None)
+    return {} if kind is None else {"weight": f"{kind}, group {scheme.group_size}", "activation": None}
 
 
 def _key(key: Any) -> str | None:
@@ -167,7 +182,7 @@ def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _head(drafter: nn.Module, target: nn.Module) -> HeadRecord | None:
     head, theirs = _named(drafter, "lm_head"), _named(target, "lm_head")
-    weight = getattr(head, "weight", None)
+    weight = _weight(head)
     if head is None or weight is None:
         return None
     record = _module("lm_head", head)

@@ -61,11 +61,11 @@ def ignore_list(drafter: Drafter, quantized: AbstractSet[str]) -> tuple[str, ...
     """
     kept = [module for module in drafter.modules if module.name not in quantized]
     built = [module for module in drafter.modules if module.name in quantized]
-    depths = _depths(drafter)
+    depths = target_depths(drafter)
     forbidden = _Names(name for module in built for depth in depths for name in runtime_names(drafter, module, depth))
     patterns = _target_patterns(drafter, forbidden)
     for module in kept:
-        patterns |= dict.fromkeys(_safe(_patterns(drafter, module), forbidden))
+        patterns |= dict.fromkeys(_safe(written_names(drafter, module), forbidden))
     _check_complete(drafter, kept, tuple(patterns), depths)
     return tuple(patterns)
 
@@ -95,7 +95,7 @@ class _Names:
         return any(sign in pattern for sign in "*?[") and any(fnmatchcase(name, pattern) for name in self._names)
 
 
-def _depths(drafter: Drafter) -> range:
+def target_depths(drafter: Drafter) -> range:
     """Layer counts of the target to allow for. Beyond the drafter's own depth numbers no longer coincide."""
     if not drafter.offset_layers:
         return range(1, 2)  # it plays no part
@@ -105,7 +105,8 @@ def _depths(drafter: Drafter) -> range:
     return range(least, max(least, drafter.num_layers) + 2)
 
 
-def _patterns(drafter: Drafter, module: Module) -> Iterator[str]:
+def written_names(drafter: Drafter, module: Module) -> Iterator[str]:
+    """Names of a module and of its parts, the checkpoint's and the engine's; `*` for a layer's unknown number."""
     yield module.name
     yield from module.members
     shards = [member.rpartition(".")[2] for member in module.members] if module.fused else []

@@ -10,7 +10,7 @@ import numpy as np
 from draftmill.plans import Fate, Plan, TensorPlan
 from draftmill_worker.quantize.files import Files
 from draftmill_worker.quantize.formats import Packed, scheme_for
-from draftmill_worker.quantize.formats.base import WEIGHT
+from draftmill_worker.quantize.formats.base import SCALE, WEIGHT
 from draftmill_worker.quantize.kernels.rows import TINY, RowOps, Rows, work_dtype
 from draftmill_worker.quantize.pool import WorkPool, spans
 from draftmill_worker.quantize.reader import itemsize
@@ -95,6 +95,8 @@ class Packer:
 
         for suffix, value in scalars.items():
             self._files.put(tensor, _beside(tensor, suffix), 0, np.array([value], np.float32))
+        for suffix, constant in self._scheme.constants(tensor.shape).items():
+            self._files.put(tensor, _beside(tensor, suffix), 0, constant)
         row_bytes = self._row_bytes(tensor)
         for first, last in self._row_spans(tensor):
             self._pool.submit((last - first) * row_bytes, self._pack_rows, tensor, scalars, first, last, then=note)
@@ -104,7 +106,9 @@ class Packer:
     ) -> tuple[int, bool]:
         packed: Packed = self._scheme.pack(self._ops, self._rows(tensor, first, last), scalars)
         for suffix, array in packed.arrays.items():
-            self._files.put(tensor, _beside(tensor, suffix), first * (array.nbytes // (last - first)), array)
+            # A scale may be that of several rows.
+            per = self._scheme.row_block if suffix == SCALE else 1
+            self._files.put(tensor, _beside(tensor, suffix), first // per * (array.nbytes // len(array)), array)
         return packed.zeros, packed.finite
 
     def _rows(self, tensor: TensorPlan, first: int, last: int) -> Rows:
@@ -119,7 +123,9 @@ class Packer:
         return tensor.shape[1] * itemsize(self._files.info(tensor))
 
     def _row_spans(self, tensor: TensorPlan) -> Iterator[tuple[int, int]]:
-        return spans(tensor.shape[0], self._ops.chunk_bytes // self._row_bytes(tensor))
+        block = self._scheme.row_block
+        step = self._ops.chunk_bytes // self._row_bytes(tensor)
+        return spans(tensor.shape[0], max(step - step % block, block))
 
 
 def _beside(tensor: TensorPlan, suffix: str) -> str:

@@ -15,8 +15,8 @@ from draftmill_worker.checkpoint.drafter import Drafter, Module
 from draftmill_worker.checkpoint.families.reading import keep_reason
 from draftmill_worker.checkpoint.findings import Findings
 from draftmill_worker.checkpoint.headers import DTYPE_BYTES, FLOAT_DTYPES, TensorInfo
+from draftmill_worker.quantize.exclusions import exclusions
 from draftmill_worker.quantize.formats import scheme_for
-from draftmill_worker.quantize.ignore import ignore_list
 
 QUANTIZED = "2-D linear"
 TARGET = "target: kept byte for byte"
@@ -55,8 +55,9 @@ def make_plan(checkpoint: Checkpoint, drafter: Drafter, format: Format, options:
         # One configuration says the dtype of target and drafter.
         options = options.model_copy(update={"dtype": "keep"})
     draft = _Draft(checkpoint, drafter, format, options, _excluded(checkpoint, drafter, options, findings), findings)
-    if options.lm_head and drafter.lm_head_refusal is not None:
-        findings.add("lm-head-refused", "lm_head", drafter.lm_head_refusal)
+    no_head = drafter.lm_head_refusal or scheme_for(format).lm_head_refusal
+    if options.lm_head and no_head is not None:
+        findings.add("lm-head-refused", "lm_head", no_head)
     for module in drafter.modules:
         _decide(draft, module)
     findings.raise_any()
@@ -74,7 +75,8 @@ def _decide(draft: _Draft, module: Module) -> None:
     scheme = scheme_for(draft.format)
     for weight in weights:
         shape = draft.checkpoint.tensors[weight].shape
-        refusal = scheme.refusal(shape)
+        followed = module.fused and weight != weights[-1]
+        refusal = scheme.refusal(shape) or (scheme.followed_refusal(shape) if followed else None)
         if refusal is not None:
             message = f"{refusal}, as {draft.format} needs; add {weight!r} to exclude to keep it"
             draft.findings.add("shape-not-divisible", weight, message, list(shape))
@@ -122,7 +124,7 @@ def _assembled(draft: _Draft) -> Plan:
         dtype=options.dtype,
         tensors=tensors,
         untouched=untouched,
-        ignore=ignore_list(drafter, draft.modules),
+        ignore=exclusions(draft.format, drafter, draft.modules),
         source_bytes=draft.checkpoint.nbytes,
         variant_bytes=written + sum(file.nbytes for file in untouched),
         warnings=(*drafter.warnings, *_warnings(draft, tensors)),

@@ -25,7 +25,8 @@ _FP4_BLOCK = "scale(f8e4m3fn,{},GroupShape(row=1, col=16)),scale2(f32,static,per
 
 @dataclass(frozen=True)
 class Scheme:
-    """How vLLM 0.32 runs a format (quantization/modelopt.py `resolve`), and what it then stores."""
+    """How vLLM 0.32 runs a format (quantization/modelopt.py `resolve`, or a scheme of compressed-tensors), and what it
+    then stores."""
 
     weight: str
     """The quantization keys, as vLLM writes them."""
@@ -43,6 +44,17 @@ class Scheme:
         name = kernel or ""
         packed = dtype == "int32" and name.startswith("Marlin")
         return packed or dtype in self.dtypes or (EMULATION in name and dtype in self.emulated_dtypes)
+
+
+def _integers(kind: str) -> Scheme:
+    """compressed-tensors' CompressedTensorsWNA16, `kind` being vLLM's name of the stored integers."""
+    return Scheme(
+        weight=f"{kind}, group 128",
+        activation=None,
+        dtypes=frozenset({"int32"}),
+        scales=frozenset({"weight_scale"}),
+        methods=frozenset({"CompressedTensorsLinearMethod"}),
+    )
 
 
 SCHEMES: Mapping[Format, Scheme] = MappingProxyType(
@@ -78,6 +90,14 @@ SCHEMES: Mapping[Format, Scheme] = MappingProxyType(
             scales=frozenset({"weight_scale"}),
             emulated_dtypes=frozenset({"bfloat16"}),
         ),
+        Format.FP8_PB_WO: Scheme(
+            weight="QuantKey(f8e4m3fn,scale(f32,static,GroupShape(row=128, col=128)),symmetric)",
+            activation="QuantKey(f8e4m3fn,scale(f32,dynamic,GroupShape(row=1, col=128)),symmetric)",
+            dtypes=frozenset({"float8_e4m3fn"}),
+            scales=frozenset({"weight_scale"}),
+        ),
+        Format.INT4_G128: _integers("uint4b8"),
+        Format.INT8_G128: _integers("uint8b128"),
     }
 )
 

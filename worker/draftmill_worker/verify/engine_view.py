@@ -17,6 +17,7 @@ NEEDED = (
 # The drafters whose layers are offset, and the one whose class passes its fused names on.
 _ALIASED = ("dflash", "dspark")
 _STANDALONE = "draft_model"
+_COMPRESSED = "compressed-tensors"
 _GEMMA4 = "gemma4_dspark"
 _EMBEDDED = "mtp"
 
@@ -29,9 +30,9 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     try:
         method = _method(quantization)
         kind = get_quantization_config(method)
-        algorithm = kind.from_config(dict(quantization)).quant_method
+        algorithm = _algorithm(kind.from_config(dict(quantization)))
         excluded = {
-            f"{query['depth']}: {name}": config.is_layer_excluded(name)
+            f"{query['depth']}: {name}": _excluded(config, name)
             for query in question["queries"]
             for config in [_configured(kind.from_config(dict(quantization)), query)]
             for name in query["names"]
@@ -39,6 +40,20 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
         return {"refusal": f"{type(error).__name__}: {error}"}
     return {"method": method, "algorithm": algorithm, "config_class": kind.__name__, "excluded": excluded}
+
+
+def _algorithm(config: Any) -> str:
+    return str(config.quant_format if config.get_name() == _COMPRESSED else config.quant_method)
+
+
+def _excluded(config: Any, name: str) -> bool:
+    """compressed-tensors' class goes by the module's class name too: a target may be one."""
+    if config.get_name() != _COMPRESSED:
+        return bool(config.is_layer_excluded(name))
+    from torch import nn
+
+    kind = "ParallelLMHead" if name.endswith("lm_head") else "ColumnParallelLinear"
+    return config.get_scheme_dict(type(kind, (nn.Module,), {})(), name) is None
 
 
 def _method(quantization: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from draftmill.formats import Format
-from draftmill_worker.verify.reference import BLOCK, E4M3_MAX, NVFP4_KINDS, cast_dtype
+from draftmill_worker.verify.reference import BLOCK, E4M3_MAX, GROUP, NVFP4_KINDS, cast_dtype
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +28,7 @@ def quantize_rows(
 ) -> "dict[str, torch.Tensor]":
     """What ModelOpt stores for `weight[rows]`, by suffix; per-tensor scales are those of the whole tensor.
 
+    For fp8_pb_wo the rows are whole blocks. ModelOpt squeezes the scale of a single block, which is put right here.
     `top` is the amax of the tensor or of its fused group, in the cast dtype that `dtype` names.
     """
     part = weight[list(rows)].to(cast_dtype(weight, dtype))
@@ -35,6 +36,8 @@ def quantize_rows(
         warnings.simplefilter("ignore")  # it warns of rows that are all zero; those are part of what is compared
         if format is Format.MXFP8:
             return _mxfp8(part)
+        if format is Format.FP8_PB_WO:
+            return _fp8_blocks(part)
         return _nvfp4(format, part, top) if format in NVFP4_KINDS else _fp8(format, part, top)
 
 
@@ -73,6 +76,17 @@ def _mxfp8(part: "torch.Tensor") -> "dict[str, torch.Tensor]":
 
     scale = MXFP8QTensor.get_weights_scaling_factor(part)
     return {"weight": MXFP8QTensor.quantize_with_scale(part, scale), "weight_scale": scale}
+
+
+def _fp8_blocks(part: "torch.Tensor") -> "dict[str, torch.Tensor]":
+    from modelopt.torch.export.quant_utils import get_scaling_factor, to_quantized_weight
+    from modelopt.torch.quantization.utils import reduce_block_amax, reduce_block_padding
+
+    sizes = {-1: GROUP, -2: GROUP}
+    amax = reduce_block_amax(reduce_block_padding(part, sizes), sizes)
+    scale = get_scaling_factor(_quantizer(amax, block_sizes=sizes, **_E4M3)).reshape(amax.shape)
+    codes = to_quantized_weight(part, scale, "fp8_pb_wo", block_size=GROUP)
+    return {"weight": codes, "weight_scale": scale[:, None, :, None]}
 
 
 def _quantizer(amax: "torch.Tensor", **attributes: Any) -> Any:

@@ -17,6 +17,10 @@ E4M3_MAX = 448.0
 E2M1_MAX = 6.0
 BLOCK = 16
 MX_BLOCK = 32
+GROUP = 128
+INTEGER_BITS = {Format.INT4_G128: 4, Format.INT8_G128: 8}
+ROWS_PER_SCALE = {Format.FP8_PB_WO: 128}
+"""Rows that share a scale, where it is more than one."""
 NVFP4_KINDS = frozenset({Format.NVFP4, Format.W4A16_NVFP4})
 
 
@@ -53,10 +57,19 @@ def _e4m3_scale(amax: "torch.Tensor") -> "torch.Tensor":
 
 
 def block_scales(format: Format, rows: "torch.Tensor", top: "torch.Tensor") -> "torch.Tensor":
-    """Per row fp32 for fp8_pc_pt; per 32 columns E8M0 codes for mxfp8; per 16 columns E4M3 for NVFP4, where `top` is
-    the tensor's or its group's amax."""
+    """Per row fp32 for fp8_pc_pt, and per block of 128x128, in four dimensions, for fp8_pb_wo; per 32 columns E8M0
+    codes for mxfp8; per 128 columns bfloat16 for integers; per 16 columns E4M3 for NVFP4, where `top` is the tensor's
+    or its group's amax."""
     import torch
 
+    if format is Format.FP8_PB_WO:
+        padded = torch.nn.functional.pad(rows.abs(), (0, 0, 0, -rows.shape[0] % GROUP))
+        blocks = padded.reshape(-1, GROUP, rows.shape[1] // GROUP, GROUP).amax(dim=(1, 3))
+        return _e4m3_scale(blocks)[:, None, :, None]
+    if format in INTEGER_BITS:
+        tops = rows.reshape(rows.shape[0], -1, GROUP).abs().amax(dim=-1).float()
+        scales = (tops / ((2 ** INTEGER_BITS[format] - 1) / 2)).bfloat16()
+        return torch.where(scales == 0, torch.finfo(torch.bfloat16).eps, scales)
     if format is Format.MXFP8:
         return _e8m0_codes(rows.reshape(rows.shape[0], -1, MX_BLOCK).abs().amax(dim=-1).float() / E4M3_MAX)
     if format in NVFP4_KINDS:
@@ -83,6 +96,20 @@ def numbers(format: Format, scale: "torch.Tensor") -> "torch.Tensor":
     return scale.float()
 
 
+def scale_part(format: Format, part: slice) -> slice:
+    """The scales' rows that belong to rows `part` of a weight; `part` starts where a scale does."""
+    per = ROWS_PER_SCALE.get(format, 1)
+    return slice(part.start // per, -(-part.stop // per))
+
+
+def steps(format: Format, scale: "torch.Tensor", shape: "torch.Size") -> "torch.Tensor":
+    """The scale of each element of a weight's rows of `shape`, broadcastable to it, from `numbers`."""
+    if format in ROWS_PER_SCALE:
+        blocks = scale.reshape(scale.shape[0], scale.shape[2])
+        return blocks.repeat_interleave(GROUP, 0)[: shape[0]].repeat_interleave(GROUP, 1)
+    return scale.repeat_interleave(shape[1] // scale.shape[1], dim=1) if scale.dim() > 1 else scale.reshape(-1, 1)
+
+
 def input_scale(format: Format) -> float:
     """Without calibration the range is E4M3's own: amax 448."""
     import torch
@@ -94,11 +121,15 @@ def input_scale(format: Format) -> float:
 def half_steps(format: Format, scaled: "torch.Tensor") -> "torch.Tensor":
     """Distance within which the nearest code of weight / scale must lie, element-wise, in units of the scale.
 
-    `scaled` is fp32. Between powers of two a format's codes are evenly spaced: E4M3 has eight in [2^k, 2^(k+1)) and
-    subnormals 2^-9 apart, E2M1 has two and subnormals 0.5 apart. What lies beyond the largest code saturates.
+    `scaled` is fp32. Integers are one apart, from -2^(bits-1) to 2^(bits-1) - 1. Between powers of two a format's codes
+    are evenly spaced: E4M3 has eight in [2^k, 2^(k+1)) and subnormals 2^-9 apart, E2M1 has two and subnormals 0.5
+    apart. What lies beyond the largest code saturates.
     """
     import torch
 
+    if format in INTEGER_BITS:
+        half = 2 ** (INTEGER_BITS[format] - 1)
+        return torch.maximum(scaled - (half - 1), -half - scaled).clamp(min=0.5)
     size = scaled.abs()
     power = (size.view(torch.int32) & 0x7F800000).view(torch.float32)  # 2^k: the exponent bits alone
     if format in NVFP4_KINDS:

@@ -63,13 +63,14 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def chunks(shape: tuple[int, ...], deep: bool) -> Iterator[slice]:
-    """Slices of the first dimension that hold about CHUNK elements each; the first and the last alone unless `deep`."""
+def chunks(shape: tuple[int, ...], deep: bool, multiple: int = 1) -> Iterator[slice]:
+    """Slices of the first dimension that hold about CHUNK elements each, in whole multiples but for the last; the first
+    and the last alone unless `deep`."""
     rows = shape[0]
     width = 1
     for size in shape[1:]:
         width *= size
-    step = max(CHUNK // max(width, 1), 1)
+    step = max(CHUNK // max(width, 1) // multiple, 1) * multiple
     starts = range(0, rows, step)
     for number, start in enumerate(starts):
         if deep or number in (0, len(starts) - 1):
@@ -82,11 +83,11 @@ def pieces(tensor: "torch.Tensor", deep: bool = True) -> Iterator["torch.Tensor"
     return (flat[part] for part in chunks((len(flat),), deep))
 
 
-def sample_rows(rows: int) -> list[int]:
-    """At most SAMPLE_ROWS row numbers, evenly spaced, the first and the last among them."""
-    if rows <= SAMPLE_ROWS:
+def sample_rows(rows: int, most: int = SAMPLE_ROWS) -> list[int]:
+    """At most `most` row numbers, evenly spaced, the first and the last among them."""
+    if rows <= most:
         return list(range(rows))
-    return [number * (rows - 1) // (SAMPLE_ROWS - 1) for number in range(SAMPLE_ROWS)]
+    return [number * (rows - 1) // (most - 1) for number in range(most)]
 
 
 def raw(tensor: "torch.Tensor") -> "torch.Tensor":

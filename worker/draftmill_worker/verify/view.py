@@ -18,6 +18,7 @@ from draftmill_worker.checkpoint.config import MAX_INDEX_BYTES, load_object
 from draftmill_worker.checkpoint.families.settings import flatten
 from draftmill_worker.checkpoint.findings import Findings
 from draftmill_worker.checkpoint.headers import TensorInfo, read_header
+from draftmill_worker.verify import compressed
 from draftmill_worker.verify.reference import amax_of
 from draftmill_worker.verify.tensors import Tensors
 
@@ -171,6 +172,9 @@ class View:
 
     @cached_property
     def hf_quant_config(self) -> dict[str, Any]:
+        """Empty where the format has no reader of such a file, and none is there."""
+        if self.spec.quant_method == compressed.METHOD and HF_QUANT_CONFIG not in self.files:
+            return {}
         return self._document(HF_QUANT_CONFIG)
 
     @cached_property

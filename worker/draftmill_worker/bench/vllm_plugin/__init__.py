@@ -2,7 +2,8 @@
 
 Nothing happens unless the environment variable DRAFTMILL_VLLM_PLUGIN names features, separated by commas:
 
-emulation     kernels for NVFP4, W4A16 NVFP4, MXFP8 and block FP8; a fused op that the CPU build lacks is dropped
+emulation     kernels for NVFP4, W4A16 NVFP4, MXFP8, block FP8 and integer weights; a fused op that the CPU build
+              lacks is dropped
 dspark        DSpark drafters on model runner V1
 rmsnorm2d     rms_norm with one weight row per layer, as the context keys of DFlash and DSpark need it
 temperature   sampling parameters of a request reach all its draft tokens on model runner V1

@@ -21,7 +21,7 @@ _NVFP4_CALLERS = (
 
 def apply() -> list[str]:
     on_cpu(FEATURE)
-    return [_nvfp4(), _mxfp8(), _w4a16_nvfp4(), _fp8_block(), *_fused_act_quant()]
+    return [_nvfp4(), _mxfp8(), _w4a16_nvfp4(), _fp8_block(), _wna16(), *_fused_act_quant()]
 
 
 def _nvfp4() -> str:
@@ -74,6 +74,21 @@ def _fp8_block() -> str:
     # Last: processors with AMX have kernels of their own.
     listed.append(Fp8BlockEmulationKernel)
     return "fp8_block"
+
+
+def _wna16() -> str:
+    linear = import_module(_LINEAR)
+    from vllm.platforms import PlatformEnum
+
+    from draftmill_worker.bench.vllm_plugin.wna16 import WNA16EmulationKernel
+
+    listed = getattr(linear, "_POSSIBLE_KERNELS", {}).get(PlatformEnum.CPU)
+    if not isinstance(listed, list):
+        raise PluginError(f"{FEATURE}: {_LINEAR}._POSSIBLE_KERNELS lists nothing for CPU")
+    linear.register_linear_kernel(WNA16EmulationKernel, PlatformEnum.CPU, "mp")
+    # First: the kernel that ships takes what its op cannot do on every processor.
+    listed.insert(0, listed.pop())
+    return "wna16"
 
 
 def _fused_act_quant() -> list[str]:

@@ -3,7 +3,9 @@
 from draftmill.formats import Format
 from draftmill_worker.quantize.formats.base import Packed, Scheme
 from draftmill_worker.quantize.formats.fp8 import Fp8
+from draftmill_worker.quantize.formats.fp8_pb_wo import Fp8PerBlock
 from draftmill_worker.quantize.formats.fp8_pc_pt import Fp8PerChannel
+from draftmill_worker.quantize.formats.integer import Integer
 from draftmill_worker.quantize.formats.mxfp8 import Mxfp8
 from draftmill_worker.quantize.formats.nvfp4 import Nvfp4
 
@@ -15,6 +17,9 @@ _SCHEMES: dict[Format, Scheme] = {
     Format.NVFP4: Nvfp4(Format.NVFP4),
     Format.W4A16_NVFP4: Nvfp4(Format.W4A16_NVFP4),
     Format.MXFP8: Mxfp8(),
+    Format.FP8_PB_WO: Fp8PerBlock(),
+    Format.INT4_G128: Integer(Format.INT4_G128),
+    Format.INT8_G128: Integer(Format.INT8_G128),
 }
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from draftmill_worker.quantize.kernels import RowOps, Rows
 
 WEIGHT = "weight"
+SCALE = "weight_scale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,16 @@ class Scheme(Protocol):
         """True when a weight's amax, or its fused group's, must be known before the first row is packed."""
         ...
 
+    @property
+    def row_block(self) -> int:
+        """Rows that share a scale; a weight is packed in multiples of them."""
+        return 1
+
+    @property
+    def lm_head_refusal(self) -> str | None:
+        """Why no engine reads a head in this format."""
+        return None
+
     def outputs(self, name: str, shape: tuple[int, ...]) -> tuple[OutputTensor, ...]:
         """What `name`, a weight of `shape` [out, in], becomes: the weight first, then its scales."""
         ...
@@ -50,6 +61,14 @@ class Scheme(Protocol):
     def refusal(self, shape: tuple[int, ...]) -> str | None:
         """Why a weight of `shape` cannot be quantized and served; None when it can."""
         ...
+
+    def followed_refusal(self, shape: tuple[int, ...]) -> str | None:  # noqa: ARG002
+        """Why a weight of `shape` cannot stand before another one in a layer that the engine fuses."""
+        return None
+
+    def constants(self, shape: tuple[int, ...]) -> Mapping[str, NDArray[np.generic]]:  # noqa: ARG002
+        """Outputs by suffix that follow from the shape alone."""
+        return {}
 
     def scalars(self, amax: np.float32, tiny: np.float32) -> dict[str, np.float32]:
         """Per-tensor outputs by suffix, from the amax of the weight or of its fused group.

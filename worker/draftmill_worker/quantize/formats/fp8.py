@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from draftmill.formats import FORMATS, Format, FormatSpec
 from draftmill.plans import OutputTensor
 from draftmill_worker.quantize.formats.activation import E4M3_MAX, input_scale
-from draftmill_worker.quantize.formats.base import WEIGHT, Packed, not_a_matrix, output
+from draftmill_worker.quantize.formats.base import WEIGHT, Packed, Scheme, not_a_matrix, output
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from draftmill_worker.quantize.kernels import RowOps, Rows
 
 
-class Fp8:
+class Fp8(Scheme):
     """weight E4M3 [out, in]; weight_scale F32 [1]; input_scale F32 [1]."""
 
     whole_tensor_amax = True

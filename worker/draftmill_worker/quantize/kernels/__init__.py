@@ -14,11 +14,14 @@ def warm_up() -> None:
 
     ops = row_ops("cpu")
     for stored, dtype in ((np.int16, "BF16"), (np.float32, "F32")):
-        array = np.ones((2, 32), stored)
+        array = np.ones((2, 128), stored)
         array.flags.writeable = False
         rows = Rows(array, dtype, dtype)
         ops.amax(rows)
         ops.e4m3(rows, ops.row_amax(rows))
         ops.e2m1(rows, np.float32(1.0))
         ops.mxfp8(rows)
+        scales = ops.group_amax(rows)
+        ops.e4m3_groups(rows, scales)
+        ops.int_groups(rows, scales, 4)
     ops.amax(Rows(array, "F32", "BF16"))

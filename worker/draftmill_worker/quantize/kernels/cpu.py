@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from draftmill_worker.quantize.kernels import loops
 from draftmill_worker.quantize.kernels.casts import work_bits
 from draftmill_worker.quantize.kernels.loops import BLOCK, Bits
-from draftmill_worker.quantize.kernels.rows import MX_BLOCK, Rows
+from draftmill_worker.quantize.kernels.rows import GROUP, MX_BLOCK, Rows
 from draftmill_worker.quantize.kernels.thresholds import e2m1_steps, e8m0_thresholds
 
 
@@ -48,6 +48,28 @@ class CpuOps:
         scales = np.empty((count, columns // MX_BLOCK), np.uint8)
         zeros, finite = loops.mxfp8(bits, e8m0_thresholds(), codes, scales)
         return codes, scales, int(zeros), bool(finite)
+
+    def group_amax(self, rows: Rows) -> NDArray[np.float32]:
+        bits = work_bits(rows)
+        out = np.empty((bits.shape[0], bits.shape[1] // GROUP), bits.dtype)
+        loops.group_amax(bits, out)
+        return _value(out)
+
+    def e4m3_groups(self, rows: Rows, scales: NDArray[np.float32]) -> NDArray[np.uint8]:
+        bits = work_bits(rows)
+        codes = np.empty(bits.shape, np.uint8)
+        loops.e4m3_groups(bits, scales, codes)
+        return codes
+
+    def int_groups(self, rows: Rows, scales: NDArray[np.float32], bits: int) -> NDArray[np.uint8]:
+        values = work_bits(rows)
+        codes = np.empty(values.shape, np.uint8)
+        loops.int_groups(values, scales, 1 << (bits - 1), codes)
+        if bits == 8:
+            return codes
+        packed = np.empty((values.shape[0], values.shape[1] // 2), np.uint8)
+        loops.pair(codes, packed)
+        return packed
 
 
 def _value(bits: Bits) -> NDArray[np.float32]:

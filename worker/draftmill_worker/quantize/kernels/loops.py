@@ -16,6 +16,7 @@ from draftmill_worker.quantize.kernels.jit import jit
 # int16 or int32; numba compiles one version for each.
 Bits = NDArray[Any]
 BLOCK = 16
+GROUP = 128
 
 
 @jit
@@ -89,6 +90,58 @@ def _block_amax(line: Bits, out: Bits, spare: Bits, mask: int) -> None:
     _halve(out, spare, line.size // 16)
     for i in range(line.size // BLOCK):
         out[i] = spare[i]
+
+
+@jit
+def group_amax(x: Bits, out: Bits) -> None:
+    """Largest magnitude of each 128 columns of a row, as bit patterns."""
+    for row in range(x.shape[0]):
+        for group in range(x.shape[1] // GROUP):
+            out[row, group] = amax(x[row, group * GROUP : group * GROUP + GROUP])
+
+
+@jit
+def e4m3_groups(x: Bits, scales: NDArray[np.float32], codes: NDArray[np.uint8]) -> None:
+    """codes = E4M3(x / scale), float32 arithmetic; one scale per 128 columns of a row."""
+    mask = np.uint32(_magnitude_mask(x))
+    up = np.uint32(_up(x))
+    for row in range(x.shape[0]):
+        line = x[row]
+        for group in range(line.size // GROUP):
+            scale = scales[row, group]
+            for i in range(group * GROUP, group * GROUP + GROUP):
+                value = line[i]
+                magnitude = np.uint32((np.uint32(value) & mask) << up).view(np.float32)
+                sign = np.uint32(0x80) if value < 0 else np.uint32(0)
+                codes[row, i] = np.uint8(_e4m3(np.float32(magnitude / scale)) | sign)
+
+
+@jit
+def int_groups(x: Bits, scales: NDArray[np.float32], half: int, codes: NDArray[np.uint8]) -> None:
+    """codes = round(x / scale) + half, to nearest even and within [0, 2 * half); one scale per 128 columns of a row.
+
+    Adding 1.5 * 2^23 leaves a float32's integer at the end of its mantissa, rounded as IEEE rounds.
+    """
+    up = np.int32(_up(x))
+    low, high = np.float32(-half), np.float32(half - 1)
+    offset = np.int32(0x4B400000 - half)
+    for row in range(x.shape[0]):
+        line = x[row]
+        for group in range(line.size // GROUP):
+            scale = scales[row, group]
+            for i in range(group * GROUP, group * GROUP + GROUP):
+                quotient = np.float32(np.int32(np.int32(line[i]) << up).view(np.float32) / scale)
+                bounded = min(max(quotient, low), high)
+                code = np.float32(bounded + np.float32(12582912.0)).view(np.int32) - offset
+                codes[row, i] = np.uint8(code)
+
+
+@jit
+def pair(codes: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+    """Two codes of four bits a byte, the even column in the low nibble."""
+    for row in range(codes.shape[0]):
+        for i in range(out.shape[1]):
+            out[row, i] = np.uint8(codes[row, 2 * i] | (codes[row, 2 * i + 1] << 4))
 
 
 @jit

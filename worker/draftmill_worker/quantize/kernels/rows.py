@@ -12,6 +12,8 @@ STORED: dict[str, type[np.generic]] = {"BF16": np.int16, "F16": np.float16, "F32
 TINY = {"BF16": np.float32(2.0**-126), "F16": np.float32(2.0**-14), "F32": np.float32(2.0**-126)}
 """Smallest normal number of each dtype a weight can be cast to."""
 
+GROUP = 128
+"""Columns that share a scale in fp8_pb_wo and in the integer formats."""
 MX_BLOCK = 32
 """Columns that share an E8M0 scale (OCP microscaling formats, 1.0)."""
 
@@ -53,6 +55,19 @@ class RowOps(Protocol):
 
     def mxfp8(self, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int, bool]:
         """E4M3 codes [rows, columns], E8M0 scales [rows, columns/32], number of all-zero blocks, if all is finite."""
+        ...
+
+    def group_amax(self, rows: Rows) -> NDArray[np.float32]:
+        """Largest magnitude per 128 columns: float32 [rows, columns/128]; Inf or NaN where a value is not finite."""
+        ...
+
+    def e4m3_groups(self, rows: Rows, scales: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """E4M3 codes [rows, columns] of value / scale, with a scale per 128 columns: [rows, columns/128]."""
+        ...
+
+    def int_groups(self, rows: Rows, scales: NDArray[np.float32], bits: int) -> NDArray[np.uint8]:
+        """Integer codes of 4 or 8 `bits`, each plus 2^(bits - 1), the first in the lowest bits: uint8
+        [rows, columns * bits / 8]. A code is value / scale in float32, to nearest even, saturated; scales as above."""
         ...
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from draftmill_worker.quantize.kernels.rows import MX_BLOCK, Rows
+from draftmill_worker.quantize.kernels.rows import GROUP, MX_BLOCK, Rows
 
 _BLOCK = 16
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -54,6 +54,23 @@ class TorchOps:
         codes = units.to(torch.float8_e4m3fn).view(weight.shape)
         finite = bool(top.isfinite().all().item())
         return _bytes(codes), _bytes(scales.to(torch.uint8)), int((top == 0).sum().item()), finite
+
+    def group_amax(self, rows: Rows) -> NDArray[np.float32]:
+        return _float32(self._groups(rows).abs().amax(dim=2))
+
+    def e4m3_groups(self, rows: Rows, scales: NDArray[np.float32]) -> NDArray[np.uint8]:
+        divisor = torch.from_numpy(scales).to(self._device).unsqueeze(2)
+        return _bytes((self._groups(rows) / divisor).to(torch.float8_e4m3fn).flatten(1))
+
+    def int_groups(self, rows: Rows, scales: NDArray[np.float32], bits: int) -> NDArray[np.uint8]:
+        divisor, half = torch.from_numpy(scales).to(self._device).unsqueeze(2), 1 << (bits - 1)
+        codes = (self._groups(rows) / divisor).clamp(-half, half - 1).round().to(torch.int16) + half
+        lanes = codes.to(torch.uint8).flatten(1)
+        return _bytes(lanes if bits == 8 else lanes[:, 0::2] | (lanes[:, 1::2] << 4))
+
+    def _groups(self, rows: Rows) -> torch.Tensor:
+        weight = self._cast(rows).float()
+        return weight.view(weight.shape[0], -1, GROUP)
 
     def _cast(self, rows: Rows) -> torch.Tensor:
         # Copied: mapped files are read-only, which torch.from_numpy does not accept silently.

@@ -5,6 +5,7 @@ from typing import Any
 
 from draftmill.reports import CheckStatus
 from draftmill_worker.checkpoint.headers import FLOAT_DTYPES
+from draftmill_worker.verify import compressed
 from draftmill_worker.verify.registry import Result, check
 from draftmill_worker.verify.view import HF_QUANT_CONFIG, View, same_json
 
@@ -30,14 +31,16 @@ def walk(value: Any, path: str = "") -> Iterator[tuple[str, str, Any]]:
     proves="quant_method and quant_algo are the format's, everywhere they are said; never MIXED_PRECISION by accident",
 )
 def one_quant_algo(view: View) -> Result:
-    wanted = {"quant_method": view.spec.quant_method, "quant_algo": view.spec.quant_algo}
+    wanted = {"quant_method": view.spec.quant_method, view.spec.algo_key: view.spec.quant_algo}
     result = Result(evidence=dict(wanted))
     for key, value in wanted.items():
         if view.quantization.get(key) != value:
             result.blame(f"config.json: quantization_config.{key}", f"{value} expected", view.quantization.get(key))
     for name, document in (("config.json", view.config), (HF_QUANT_CONFIG, view.hf_quant_config)):
         for path, key, value in walk(document):
-            if key in wanted and value != wanted[key] and path != f"quantization_config.{key}":
+            # `format` says something else elsewhere.
+            ours = key in wanted and (key != "format" or path.startswith("quantization_config."))
+            if ours and value != wanted[key] and path != f"quantization_config.{key}":
                 result.blame(f"{name}: {path}", f"{wanted[key]} expected", value)
             if key in QUANTIZATION_KEYS and path != "quantization_config":
                 result.blame(f"{name}: {path}", "a second quantization configuration")
@@ -60,9 +63,16 @@ def no_layer_overrides(view: View) -> Result:
                 groups = value if isinstance(value, dict) else {}
                 targets = [group.get("targets") for group in groups.values() if isinstance(group, dict)]
                 result.evidence["targets"] = targets
-                if targets != [["Linear"]]:
-                    result.blame(f"{name}: {path}", "one group for Linear expected", targets)
+                wanted = [["Linear", *_head_targets(view)]]
+                if targets != wanted:
+                    result.blame(f"{name}: {path}", f"one group for {' and '.join(wanted[0])} expected", targets)
     return result
+
+
+def _head_targets(view: View) -> list[str]:
+    """compressed-tensors' `Linear` is in the names of all linear classes; a head's class is none of them."""
+    heads = [linear for linear in view.linears if linear.name.endswith("lm_head")]
+    return ["re:.*lm_head$"] if heads and view.spec.quant_method == compressed.METHOD else []
 
 
 @check(
@@ -76,6 +86,12 @@ def hf_quant_config_agrees(view: View) -> Result:
     nested = nested if isinstance(nested, dict) else {}
     excluded = nested.get("exclude_modules")
     result = Result(evidence={"exclusions": len(view.ignore), "group_size": view.spec.group})
+    if view.spec.quant_method == compressed.METHOD:
+        if HF_QUANT_CONFIG in view.files:
+            result.blame(HF_QUANT_CONFIG, "a configuration of ModelOpt beside one of compressed-tensors")
+        if view.quantization.get("kv_cache_scheme") is not None:
+            result.blame("kv_cache_scheme", "no scale of the KV cache is stored")
+        return result
     if nested.get("quant_algo") != view.spec.quant_algo:
         result.blame(f"{HF_QUANT_CONFIG}: quant_algo", f"{view.spec.quant_algo} expected", nested.get("quant_algo"))
     if not isinstance(excluded, list) or not same_json(sorted(map(str, excluded)), sorted(view.ignore)):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from draftmill.plans import Family
-from draftmill_worker.verify import embedded, engine
+from draftmill_worker.verify import compressed, embedded, engine
 from draftmill_worker.verify.registry import Result, check, skipped
 from draftmill_worker.verify.runtime import (
     RuntimeModule,
@@ -58,6 +58,7 @@ def ignore_resolves(view: View) -> Result:
 
 def _faults(view: View, module: RuntimeModule, ignore: list[str]) -> Iterator[tuple[str, str]]:
     """(module, what is wrong) for one module of the engine."""
+    rule = compressed.excluded if _compressed(view) else excluded
     inside = _quantized(view).intersection(module.parts)
     if inside and len(inside) < len(module.parts):
         yield module.name, "the engine fuses quantized and kept parts"
@@ -65,7 +66,7 @@ def _faults(view: View, module: RuntimeModule, ignore: list[str]) -> Iterator[tu
     if inside and not module.quantizable:
         yield module.name, "quantized, yet the engine builds it without a quantization configuration"
     try:
-        out = excluded(module.name, ignore, _packed(view))
+        out = rule(module.name, ignore, _packed(view))
     except ValueError as error:
         yield module.name, str(error)
         return
@@ -76,7 +77,7 @@ def _faults(view: View, module: RuntimeModule, ignore: list[str]) -> Iterator[tu
     # A target's class renames the list in place, for the engine alone.
     stored = view.ignore if _embedded(view) else ignore
     for part in module.parts if module.quantizable else ():
-        if excluded(part, stored, {}) == bool(inside):
+        if rule(part, stored, {}) == bool(inside):
             yield part, "by its checkpoint name it is read otherwise than by the engine's"
 
 
@@ -128,6 +129,10 @@ def _layout(view: View) -> str:
     return layout_of(view.plan.family, view.settings)
 
 
+def _compressed(view: View) -> bool:
+    return view.spec.quant_method == compressed.METHOD
+
+
 def _embedded(view: View) -> bool:
     return view.plan.family is Family.MTP
 
@@ -145,6 +150,9 @@ def _modules(view: View, depth: int) -> tuple[RuntimeModule, ...]:
 def _read(view: View, depth: int) -> list[str]:
     if _embedded(view):
         return embedded.as_engine_reads(view.ignore, view.settings)
+    if _compressed(view):
+        # No class changes a list of whole names.
+        return list(view.ignore)
     return as_engine_reads(_layout(view), view.ignore, depth, _layers(view))
 
 

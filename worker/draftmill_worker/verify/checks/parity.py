@@ -1,9 +1,11 @@
 """The bytes against ModelOpt's own functions, run here on the source's tensors."""
 
 from draftmill.formats import Scale
+from draftmill_worker.verify import library
 from draftmill_worker.verify.modelopt import quantize_rows
-from draftmill_worker.verify.registry import Result, check
-from draftmill_worker.verify.tensors import raw, sample_rows
+from draftmill_worker.verify.reference import INTEGER_BITS, ROWS_PER_SCALE
+from draftmill_worker.verify.registry import Result, check, skipped
+from draftmill_worker.verify.tensors import SAMPLE_ROWS, raw, sample_rows
 from draftmill_worker.verify.view import View
 
 
@@ -11,19 +13,28 @@ from draftmill_worker.verify.view import View
     "modelopt-parity",
     reads="rows of every quantized weight of the source, the same rows of the variant",
     after=("dequantized-error",),
-    proves="codes and scales are byte for byte what NVIDIA ModelOpt gives, for the amax of the fused group",
+    proves="codes and scales are byte for byte what NVIDIA ModelOpt gives, for the amax of the fused group; for "
+    "integers, what the compressed-tensors library gives",
 )
 def modelopt_parity(view: View) -> Result:
     result = Result(evidence={"modules": len(view.linears), "rows": 0, "bytes": 0})
+    integers = view.plan.format in INTEGER_BITS
+    if integers and not library.installed():
+        return skipped("compressed-tensors, which vLLM brings, is not installed")
+    per = ROWS_PER_SCALE.get(view.plan.format, 1)
     whole = {scale.suffix for scale in view.spec.scales if not _per_row(scale)}
     for linear in view.linears:
-        rows = sample_rows(linear.plan.shape[0])
-        top = view.top(linear)
-        wanted = quantize_rows(view.plan.format, view.before(linear.plan), rows, top, view.plan.dtype)
+        blocks = sample_rows(-(-linear.plan.shape[0] // per), SAMPLE_ROWS // per or 2)
+        rows = [row for block in blocks for row in range(block * per, min((block + 1) * per, linear.plan.shape[0]))]
+        weight, dtype = view.before(linear.plan), view.plan.dtype
+        if integers:
+            wanted = library.quantize_rows(view.plan.format, weight, rows, dtype)
+        else:
+            wanted = quantize_rows(view.plan.format, weight, rows, view.top(linear), dtype)
         result.evidence["rows"] += len(rows)
         for suffix, values in wanted.items():
             stored = view.after(linear.plan, linear.tensor(suffix))
-            found = stored if suffix in whole else stored[rows]
+            found = stored if suffix in whole else stored[blocks if suffix == "weight_scale" else rows]
             if values.shape != found.shape or values.dtype != found.dtype:
                 result.blame(linear.tensor(suffix), f"ModelOpt gives {values.dtype} {list(values.shape)}")
                 continue

@@ -2,8 +2,18 @@
 
 from typing import TYPE_CHECKING
 
+from draftmill.formats import Scale
 from draftmill_worker.quantize.dequantize import dequantize
-from draftmill_worker.verify.reference import NVFP4_KINDS, cast_dtype, half_steps, numbers
+from draftmill_worker.verify.reference import (
+    INTEGER_BITS,
+    NVFP4_KINDS,
+    ROWS_PER_SCALE,
+    cast_dtype,
+    half_steps,
+    numbers,
+    scale_part,
+    steps,
+)
 from draftmill_worker.verify.registry import Result, check
 from draftmill_worker.verify.tensors import chunks, pieces
 from draftmill_worker.verify.view import Linear, View
@@ -24,20 +34,22 @@ ROUNDING = 1 + 2.0**-16
 def codes_not_zero(view: View) -> Result:
     result = Result(evidence={"modules": len(view.linears), "zero_in_source": 0})
     for linear in view.linears:
-        codes = view.after(linear.plan, linear.tensor("weight"))
+        codes = view.after(linear.plan, linear.tensor(view.spec.weight_suffix))
         if any(bool(_magnitudes(view, part).any()) for part in pieces(codes)):
             continue
         if any(bool(part.any()) for part in pieces(view.before(linear.plan))):
-            result.blame(linear.tensor("weight"), "every code is zero")
+            result.blame(linear.tensor(view.spec.weight_suffix), "every code is zero")
         else:
             result.evidence["zero_in_source"] += 1
     return result
 
 
 def _magnitudes(view: View, codes: "torch.Tensor") -> "torch.Tensor":
-    """Codes without their sign bits: negative zero is zero."""
+    """Zero where the code is: without sign bits, as negative zero is zero, or without what integers are stored with."""
     import torch
 
+    if view.plan.format in INTEGER_BITS:
+        return codes.view(torch.uint8) ^ {4: 0x88, 8: 0x80}[INTEGER_BITS[view.plan.format]]
     return codes.view(torch.uint8) & (0x77 if view.plan.format in NVFP4_KINDS else 0x7F)
 
 
@@ -55,7 +67,7 @@ def dequantized_error(view: View) -> Result:
         if relative > result.evidence["worst_relative_rms"]:
             result.evidence |= {"worst_relative_rms": round(relative, 6), "worst": linear.name}
         if outside:
-            result.blame(linear.tensor("weight"), "elements off by more than rounding", outside)
+            result.blame(linear.tensor(view.spec.weight_suffix), "elements off by more than rounding", outside)
     return result
 
 
@@ -66,14 +78,13 @@ def _errors(view: View, linear: Linear) -> tuple[int, int, float]:
     weight = view.before(linear.plan)
     stored = {
         suffix: view.after(linear.plan, linear.tensor(suffix))
-        for suffix in ("weight", *(scale.suffix for scale in view.spec.scales))
+        for suffix in (view.spec.weight_suffix, *(scale.suffix for scale in view.spec.scales))
     }
-    sliced = {"weight", *(scale.suffix for scale in view.spec.scales if scale.per in ("channel", "block"))}
     outside = elements = 0
     error_square = weight_square = 0.0
-    for part in chunks(tuple(weight.shape), view.deep):
+    for part in chunks(tuple(weight.shape), view.deep, ROWS_PER_SCALE.get(view.plan.format, 1)):
         rows = weight[part].to(cast_dtype(weight, view.plan.dtype)).float()
-        pieces = {suffix: values[part] if suffix in sliced else values for suffix, values in stored.items()}
+        pieces = _cut(view, stored, part)
         step = _steps(view, pieces, rows.shape)
         error = (dequantize(view.plan.format, pieces) - rows).abs()
         allowed = half_steps(view.plan.format, rows / step) * step
@@ -84,9 +95,20 @@ def _errors(view: View, linear: Linear) -> tuple[int, int, float]:
     return outside, elements, (error_square / weight_square) ** 0.5 if weight_square else 0.0
 
 
+def _cut(view: View, stored: "dict[str, torch.Tensor]", part: slice) -> "dict[str, torch.Tensor]":
+    """What belongs to rows `part`: a weight's rows, scales of rows or blocks, scales of the tensor whole."""
+    ranges = {scale.suffix: scale_part(view.plan.format, part) for scale in view.spec.scales if _per_row(scale)}
+    ranges[view.spec.weight_suffix] = part
+    return {suffix: values[ranges[suffix]] if suffix in ranges else values for suffix, values in stored.items()}
+
+
+def _per_row(scale: Scale) -> bool:
+    return scale.per in ("channel", "block")
+
+
 def _steps(view: View, pieces: "dict[str, torch.Tensor]", shape: "torch.Size") -> "torch.Tensor":
     """The scale of each element, fp32, from what is stored."""
     scale = numbers(view.plan.format, pieces["weight_scale"])
     if view.plan.format in NVFP4_KINDS:
         scale = scale * pieces["weight_scale_2"]
-    return scale.repeat_interleave(shape[1] // scale.shape[1], dim=1) if scale.dim() > 1 else scale.reshape(-1, 1)
+    return steps(view.plan.format, scale, shape)

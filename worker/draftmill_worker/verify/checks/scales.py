@@ -4,7 +4,15 @@ from typing import TYPE_CHECKING
 
 from draftmill.formats import Scale
 from draftmill.reports import CheckStatus
-from draftmill_worker.verify.reference import block_scales, cast_dtype, input_scale, numbers, tensor_scale
+from draftmill_worker.verify.reference import (
+    ROWS_PER_SCALE,
+    block_scales,
+    cast_dtype,
+    input_scale,
+    numbers,
+    scale_part,
+    tensor_scale,
+)
 from draftmill_worker.verify.registry import Result, check
 from draftmill_worker.verify.runtime import fused_layers, fused_sets, layout_of
 from draftmill_worker.verify.tensors import chunks, pieces, raw
@@ -104,10 +112,10 @@ def _differing(view: View, linear: Linear, scale: Scale) -> tuple[int, int]:
         return int((found != tensor_scale(view.plan.format, view.top(linear))).sum()), found.numel()
     weight = view.before(linear.plan)
     differing = compared = 0
-    for part in chunks(tuple(weight.shape), view.deep):
+    for part in chunks(tuple(weight.shape), view.deep, ROWS_PER_SCALE.get(view.plan.format, 1)):
         rows = weight[part].to(cast_dtype(weight, view.plan.dtype))
         wanted = block_scales(view.plan.format, rows, view.top(linear))
-        differing += int((raw(wanted) != raw(found[part])).sum())
+        differing += int((raw(wanted) != raw(found[scale_part(view.plan.format, part)])).sum())
         compared += wanted.numel()
     return differing, compared
 

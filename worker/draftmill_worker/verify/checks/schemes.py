@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from draftmill.formats import FormatSpec
 from draftmill.plans import Fate, TensorPlan
-from draftmill_worker.checkpoint.headers import FLOAT_DTYPES, TensorInfo
+from draftmill_worker.checkpoint.headers import DTYPE_BYTES, FLOAT_DTYPES, TensorInfo
 from draftmill_worker.verify.registry import Result, check
 from draftmill_worker.verify.view import View
 
@@ -17,16 +17,16 @@ def shape_of(text: str, out: int, columns: int) -> tuple[int, ...]:
     for part in filter(None, (part.strip() for part in text.strip("[]").split(","))):
         name, _, divisor = part.partition("/")
         size = {"out": out, "in": columns}.get(name) or int(name)
-        shape.append(size // int(divisor) if divisor else size)
+        shape.append(-(-size // int(divisor)) if divisor else size)
     return tuple(shape)
 
 
 def scheme_outputs(spec: FormatSpec, tensor: TensorPlan) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """(suffix, dtype, shape) of everything stored for a quantized weight, from the format's data alone."""
     out, columns = tensor.shape
-    yield "weight", spec.weight_dtype, (out, columns * spec.bits // 8)
-    for scale in spec.scales:
-        yield scale.suffix, scale.dtype, shape_of(scale.shape, out, columns)
+    yield spec.weight_suffix, spec.weight_dtype, (out, columns * spec.bits // 8 // DTYPE_BYTES[spec.weight_dtype])
+    for stored in (*spec.scales, *spec.described_by):
+        yield stored.suffix, stored.dtype, shape_of(stored.shape, out, columns)
 
 
 @check(
@@ -78,11 +78,11 @@ def scales_complete(view: View) -> Result:
 
 def _quantized(view: View) -> list[str]:
     """Modules whose weight has the format's dtype and had another one in the source."""
-    source = view.source_checkpoint.tensors
+    source, ending = view.source_checkpoint.tensors, f".{view.spec.weight_suffix}"
     return [
-        name.removesuffix(".weight")
+        name.removesuffix(ending)
         for name, info in view.tensors.items()
-        if name.endswith(".weight")
+        if name.endswith(ending)
         and info.dtype == view.spec.weight_dtype
         and (name not in source or source[name].dtype != info.dtype)
     ]
@@ -95,7 +95,9 @@ def _quantized(view: View) -> list[str]:
     proves="every scale belongs to a quantized module of the scheme: loaders drop others without a word",
 )
 def no_orphan_scales(view: View) -> Result:
-    owned = {linear.tensor(scale.suffix) for linear in view.linears for scale in view.spec.scales}
+    owned = {
+        linear.tensor(suffix) for linear in view.linears for suffix, _, _ in scheme_outputs(view.spec, linear.plan)
+    }
     added = view.tensors.keys() - view.source_checkpoint.tensors.keys()
     result = Result(evidence={"owned": len(owned & added)})
     for name in sorted(added - owned):
