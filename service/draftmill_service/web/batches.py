@@ -14,8 +14,9 @@ from draftmill.batches import Batch, BatchReport, BatchSpec, ItemFormat, ReportR
 from draftmill.benchmarks import Verdict
 from draftmill.states import JobState
 from draftmill_service.ledger.batches import BatchFilters
+from draftmill_service.web.forms import or_none
 from draftmill_service.web.guard import Editing, Viewing
-from draftmill_service.web.jobs import TextLabel, or_none
+from draftmill_service.web.jobs import TextLabel
 from draftmill_service.web.pages import address, page, part_asked, unchanged
 from draftmill_service.web.words import source
 

@@ -2,12 +2,15 @@
 
 from urllib.parse import parse_qsl
 
+from pydantic import BeforeValidator
 from starlette.requests import Request
 
 from draftmill.problems import ProblemError
 
 FORM = "application/x-www-form-urlencoded"
 MAX_FIELDS = 500
+or_none = BeforeValidator(lambda value: None if value == "" else value)
+"""Of a query that a form makes: it sends every field, empty ones too."""
 
 
 class Form:

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -18,6 +18,7 @@ from draftmill_service.web.charts.curves import acceptance_curves
 from draftmill_service.web.charts.timeline import timeline
 from draftmill_service.web.comparison import curves_of
 from draftmill_service.web.download import download
+from draftmill_service.web.forms import or_none
 from draftmill_service.web.guard import Editing, Viewing
 from draftmill_service.web.pages import address, page, part_asked, unchanged
 
@@ -44,7 +45,7 @@ async def overview(request: Request, job_id: JobId, by: Viewing) -> Response:
 
 class PlanQuery(Model):
     q: Annotated[str, StringConstraints(max_length=256)] = ""
-    fate: Annotated[Fate | None, BeforeValidator(lambda value: None if value == "" else value)] = None
+    fate: Annotated[Fate | None, or_none] = None
     page: Annotated[int, Field(ge=1, le=10_000)] = 1
 
 

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import Field, StringConstraints
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,6 +12,7 @@ from draftmill.formats import Format
 from draftmill.plans import Family
 from draftmill.states import JobState
 from draftmill_service.ledger import Filters
+from draftmill_service.web.forms import or_none
 from draftmill_service.web.guard import Viewing
 from draftmill_service.web.pages import address, page, part_asked, unchanged
 
@@ -20,8 +21,6 @@ router = APIRouter()
 TABLE = "jobs-table"
 PER_PAGE = 50
 
-or_none = BeforeValidator(lambda value: None if value == "" else value)
-"""A form sends every field, empty ones too."""
 TextLabel = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?(=[^\x00]*)?$", max_length=320)
 ]

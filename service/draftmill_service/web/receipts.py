@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import Field, StringConstraints
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,6 +15,7 @@ from draftmill.benchmarks import ArmName
 from draftmill.problems import ProblemError
 from draftmill.receipts import BootState, Receipt, ReceiptDiff, ReceiptSummary
 from draftmill_service.receipt_pages import receipt_page
+from draftmill_service.web.forms import or_none
 from draftmill_service.web.guard import Viewing
 from draftmill_service.web.pages import address, page
 
@@ -24,13 +25,9 @@ PER_PAGE = 50
 Text = Annotated[str, StringConstraints(max_length=256)]
 
 
-def _empty(value: object) -> object:
-    return None if value == "" else value
-
-
 class ReceiptsQuery(Model):
-    job: Annotated[Text | None, BeforeValidator(_empty)] = None
-    arm: Annotated[ArmName | None, BeforeValidator(_empty)] = None
+    job: Annotated[Text | None, or_none] = None
+    arm: Annotated[ArmName | None, or_none] = None
     cursor: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = None
 
 
