@@ -156,6 +156,11 @@ BREAKS: dict[str, tuple[str, Callable[[Good], Good]]] = {
         "target-unchanged",
         lambda g: g.see(target_digest_before=None, target_digest_after=None),
     ),
+    "target-unquantized: C9 a module of it is": (
+        "target-unquantized",
+        lambda g: g.expect(embedded=True).see(target_methods={"UnquantizedLinearMethod": 7, "ModelOptLinearMethod": 1}),
+    ),
+    "target-unquantized: not recorded": ("target-unquantized", lambda g: g.expect(embedded=True)),
     "files-as-given: C66 other bytes": ("files-as-given", _files),
     "files-as-given: another file": (
         "files-as-given",

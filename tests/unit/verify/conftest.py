@@ -16,7 +16,7 @@ from draftmill_worker.verify.view import View
 from tests.fixtures.synthetic import Layout
 from tests.unit.assemble.sources import FAMILIES
 from tests.unit.verify.mutations import MUTATIONS
-from tests.unit.verify.variants import Case, build
+from tests.unit.verify.variants import Case, build, build_mtp
 
 Good = Callable[[str], Case]
 
@@ -61,15 +61,29 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "speculators-dspark": {"family": Family.DSPARK, "format": Format.NVFP4, "speculators": "dspark"},
 }
 
+TENSORS = 43
+"""Of tests/fixtures/mtp.py: as many shards hold one each."""
+MTP: dict[str, dict[str, Any]] = {
+    "mtp-fp8": {"format": Format.FP8},
+    "mtp-nvfp4": {"format": Format.NVFP4, "apart": True, "shards": 2},
+    "mtp-fp8_pc_pt": {"format": Format.FP8_PC_PT, "apart": True, "link": True},
+    "mtp-multimodal": {"format": Format.W4A16_NVFP4, "shards": 3, "multimodal": True},
+    "mtp-one-by-one": {"format": Format.FP8, "shards": TENSORS},
+    "mtp-kept": {"format": Format.FP8, "options": QuantizeOptions(exclude=("*fc*", "mtp.layers.0.self_attn.*"))},
+}
+"""Blocks in a target's checkpoint."""
+
 
 @pytest.fixture(scope="session")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Good:
-    """A good variant by its name in PLAIN or SPECIAL. Not to be changed: copy it."""
+    """A good variant by its name in PLAIN, SPECIAL or MTP. Not to be changed: copy it."""
     root = tmp_path_factory.mktemp("good")
     built: dict[str, Case] = {}
 
     def get(name: str) -> Case:
-        if name not in built:
+        if name in MTP and name not in built:
+            built[name] = build_mtp(root / name, **MTP[name])
+        elif name not in built:
             built[name] = build(root / name, **(PLAIN | SPECIAL)[name])
         return built[name]
 
@@ -82,7 +96,7 @@ def cache(good: Good, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("engine") / "cache"
     build = engine.build()
     assert build is not None, "vLLM is part of the test environment"
-    cases = [good(name) for name in PLAIN | SPECIAL]
+    cases = [good(name) for name in PLAIN | SPECIAL | MTP]
     for number, mutation in enumerate(MUTATIONS):
         if mutation.check == "engine-reads-config":
             cases.append(good(mutation.base).copy(folder.parent / f"spoiled-{number}"))

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from draftmill.plans import OutputTensor, TensorPlan
+from draftmill.plans import OutputTensor, TensorPlan, UntouchedFile
 from draftmill_worker.checkpoint.identity import fingerprint
 from tests.unit.verify.variants import Case, Tensors
 
@@ -647,3 +647,53 @@ def path_in_a_document(case: Case) -> None:
 @mutation("no-local-paths")
 def path_on_the_card(case: Case) -> None:
     _edit_card(case, "## Sizes", f"Built in {case.source}.\n\n## Sizes")
+
+
+# A target in the drafter's checkpoint.
+
+
+@mutation("whole-files-identical", "mtp-nvfp4")
+def target_weight_changed_in_a_file_passed_whole(case: Case) -> None:
+    case.edit_tensors(lambda tensors: tensors["model.embed_tokens.weight"].neg_(), "model-00001.safetensors")
+
+
+@mutation("target-untouched", "mtp-one-by-one")
+def block_passed_off_as_the_targets(case: Case) -> None:
+    """One norm of the block, which is kept anyway, in a file that the plan says holds nothing of it."""
+    (norm,) = (tensor for tensor in case.plan.tensors if tensor.name == "mtp.norm.weight")
+    passed = UntouchedFile(file=norm.file, tensors=1, nbytes=2 * norm.shape[0])
+    (case.variant / norm.file).write_bytes((case.source / norm.file).read_bytes())
+    tensors = tuple(tensor for tensor in case.plan.tensors if tensor is not norm)
+    case.edit_plan(tensors=tensors, untouched=(*case.plan.untouched, passed))
+
+
+@mutation("untouched-identical", "mtp-fp8")
+def target_weight_changed_beside_the_block(case: Case) -> None:
+    case.edit_tensors(lambda tensors: tensors["model.layers.1.mlp.up_proj.weight"].neg_())
+
+
+@mutation("ignore-resolves", "mtp-fp8")
+def target_layer_not_excluded(case: Case) -> None:
+    _plan_ignore(case, [name for name in case.plan.ignore if name != "model.layers.1.*"])
+
+
+@mutation("ignore-resolves", "mtp-nvfp4")
+def target_pattern_that_hits_the_block(case: Case) -> None:
+    """Substrings count: a name so short keeps the block's layers too."""
+    _plan_ignore(case, [*case.plan.ignore, "layers"])
+
+
+@mutation("layers-present", "mtp-fp8")
+def mtp_layer_promised_but_not_stored(case: Case) -> None:
+    case.edit_json(lambda config: config.update(mtp_num_hidden_layers=2), "config.json", source=True)
+
+
+@mutation("regular-files", "mtp-fp8_pc_pt")
+def written_file_linked_to_the_source(case: Case) -> None:
+    file = "model-00002.safetensors"
+    (case.root / "elsewhere").hardlink_to(case.variant / file)
+
+
+@mutation("serve-command", "mtp-fp8")
+def block_served_from_another_directory(case: Case) -> None:
+    _edit_card(case, '{"method": "mtp", ', '{"method": "mtp", "model": "DRAFTER", ')

@@ -13,7 +13,7 @@ from draftmill.reports import CheckStatus
 from draftmill_worker.checkpoint.identity import fingerprint
 from draftmill_worker.verify.checks import REGISTRY
 from tests.unit.assemble.sources import FAMILIES
-from tests.unit.verify.conftest import SPECIAL, Good
+from tests.unit.verify.conftest import MTP, SPECIAL, Good
 from tests.unit.verify.variants import Case, explained, with_status
 
 
@@ -45,6 +45,19 @@ def test_other_layouts_options_and_weights_pass(good: Good, cache: Path, name: s
     evidence = {check.id: check.evidence for check in report.checks}
     assert evidence["engine-reads-config"]["cached"]
     assert evidence["modelopt-parity"]["bytes"] > 0
+
+
+@pytest.mark.parametrize("name", MTP)
+def test_c17_targets_with_their_block_pass(good: Good, cache: Path, name: str) -> None:
+    case = good(name)
+    report = case.verify(cache)
+    assert report.passed, explained(report)
+    assert with_status(report, CheckStatus.SKIP) == ["draft-vocabulary-maps"]
+    evidence = {check.id: check.evidence for check in report.checks}
+    assert evidence["engine-reads-config"]["cached"]
+    links = (len(case.plan.untouched), 0) if MTP[name].get("link") else (0, len(case.plan.untouched))
+    assert (evidence["whole-files-identical"]["linked"], evidence["whole-files-identical"]["copied"]) == links
+    assert evidence["target-untouched"]["target"] > evidence["target-untouched"]["block"]
 
 
 def test_a_weight_that_was_zero_may_stay_zero(good: Good, cache: Path) -> None:

@@ -22,6 +22,7 @@ from draftmill_worker.checkpoint.manifest import make_manifest
 from draftmill_worker.quantize.plan import make_plan
 from draftmill_worker.quantize.stream import quantize
 from draftmill_worker.verify import verify
+from tests.fixtures import mtp
 from tests.fixtures.synthetic import Layout
 from tests.unit.assemble.sources import edit_config, make_source, to_speculators
 
@@ -92,13 +93,22 @@ def build(
     return build_from(root, source, format, options)
 
 
-def build_from(root: Path, source: Path, format: Format, options: QuantizeOptions | None = None) -> Case:
+def build_mtp(
+    root: Path, format: Format, options: QuantizeOptions | None = None, *, link: bool = False, **fixture: Any
+) -> Case:
+    """A target with its MTP block; `fixture` goes to tests/fixtures/mtp.py."""
+    return build_from(root, mtp.build(root / "source", **fixture), format, options, link=link)
+
+
+def build_from(
+    root: Path, source: Path, format: Format, options: QuantizeOptions | None = None, *, link: bool = False
+) -> Case:
     checkpoint = open_checkpoint(source)
     drafter = detect(checkpoint)
     plan = make_plan(checkpoint, drafter, format, options or QuantizeOptions())
     variant = root / "variant"
     variant.mkdir(parents=True)
-    quantize(source, plan, variant, fsync=False)
+    quantize(source, plan, variant, fsync=False, link=link)
     assemble(source, checkpoint, drafter, plan, variant, repo="org/tiny", commit="0" * 40)
     return Case(root, plan)
 

@@ -46,7 +46,7 @@ def test_everything_is_applied_once(applied: list[str], monkeypatch: pytest.Monk
 
 @pytest.mark.vllm
 @pytest.mark.usefixtures("applied")
-@pytest.mark.parametrize("feature", vllm_plugin.FEATURES)
+@pytest.mark.parametrize("feature", [name for name in vllm_plugin.FEATURES if name != "torchvision"])
 def test_a_target_that_is_not_the_one_written_for_is_named(feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every target is patched by now, which is as good as another release of vLLM."""
     monkeypatch.setattr(vllm_plugin, "APPLIED", [])

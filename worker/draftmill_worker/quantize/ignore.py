@@ -108,8 +108,10 @@ def target_depths(drafter: Drafter) -> range:
 def written_names(drafter: Drafter, module: Module) -> Iterator[str]:
     """Names of a module and of its parts, the checkpoint's and the engine's; `*` for a layer's unknown number."""
     yield module.name
-    yield from module.members
-    shards = [member.rpartition(".")[2] for member in module.members] if module.fused else []
+    # Experts have the name of the whole in theirs, which excludes them as it is.
+    members = [member for member in module.members if not member.startswith(f"{module.name}.")]
+    yield from members
+    shards = [member.rpartition(".")[2] for member in members] if module.fused else []
     for name in module.runtime:
         stem = name.rpartition(".")[0]
         for path in (name, *(f"{stem}.{shard}" for shard in shards)):

@@ -21,6 +21,7 @@ _FUSED = {
 }
 _LINEARS = frozenset({"o_proj", "down_proj"})
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d{1,6})\.")
+_EXPERT = re.compile(r"(.*\.experts)\.")
 _TARGETS = "the engine uses the target's"
 _PLAIN = {
     "embed_tokens": _TARGETS,
@@ -152,13 +153,11 @@ def _modules(reading: Reading, dialect: Dialect, block: frozenset[str], numbers:
         done.update(members)
         match = _LAYER.search(module)
         layer = None if match is None else int(match[1])
-        # Experts are one module to the engine.
-        runtime = re.sub(r"\.experts\..*", ".experts", fused)
         if module in joins:
             join = dialect.join
-            yield Module(fused, members, (runtime,), layer, keep=join.keep, plain_under=join.plain_under)
+            yield Module(fused, members, (fused,), layer, keep=join.keep, plain_under=join.plain_under)
         else:
-            yield Module(fused, members, (runtime,), layer, keep=_keep(reading, module, module != name))
+            yield Module(fused, members, (fused,), layer, keep=_keep(reading, module, module != name))
 
 
 def _heads(dialect: Dialect, first: int, count: int) -> Iterator[Module]:
@@ -171,6 +170,9 @@ def _heads(dialect: Dialect, first: int, count: int) -> Iterator[Module]:
 
 def _siblings(module: str, block: frozenset[str]) -> tuple[tuple[str, ...], str]:
     """The checkpoint modules that the engine builds as one with `module`, and its name for them."""
+    experts = _EXPERT.match(module)
+    if experts is not None:
+        return tuple(name.removesuffix(".weight") for name in sorted(block) if name.startswith(experts[0])), experts[1]
     parent, _, last = module.rpartition(".")
     for fused, parts in _FUSED.items():
         names = tuple(f"{parent}.{part}" for part in parts)

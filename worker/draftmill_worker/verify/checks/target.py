@@ -4,10 +4,8 @@ import filecmp
 
 from draftmill.plans import Family, Fate
 from draftmill_worker.verify import embedded
-from draftmill_worker.verify.registry import Result, check, skipped
+from draftmill_worker.verify.registry import Result, check
 from draftmill_worker.verify.view import View
-
-NO_TARGET = "the drafter has a checkpoint of its own"
 
 
 @check(
@@ -17,8 +15,6 @@ NO_TARGET = "the drafter has a checkpoint of its own"
     proves="they are the source's, byte for byte: the same file under a second name, or an equal copy",
 )
 def whole_files_identical(view: View) -> Result:
-    if view.plan.family is not Family.MTP:
-        return skipped(NO_TARGET)
     result = Result(evidence={"linked": 0, "copied": 0})
     for file in view.plan.untouched:
         ours, theirs = view.variant / file.file, view.source / file.file
@@ -42,7 +38,7 @@ def whole_files_identical(view: View) -> Result:
 )
 def target_untouched(view: View) -> Result:
     if view.plan.family is not Family.MTP:
-        return skipped(NO_TARGET)
+        return Result(evidence={"target": None})
     block = [tensor for tensor in view.plan.tensors if embedded.in_block(tensor.name, view.settings)]
     result = Result(evidence={"block": len(block), "target": len(view.source_checkpoint.tensors) - len(block)})
     if not block:
