@@ -178,6 +178,8 @@ class BatchMachine(RuleBasedStateMachine):
                 assert batch.done == (states <= DONE)
                 assert batch.reason is None or not self.redis.exists(self.key(each, "waiting"))
             if batch.done:
+                # Whoever watches it must not leave before the retry that was asked for.
+                assert not self.redis.hexists(self.key(each), "retry_at")
                 stopped = batch.reason == "canceled_by_user" and JobState.CANCELED in states
                 order = (JobState.FAILED, JobState.EXPIRED, JobState.CANCELED, JobState.SUCCEEDED)
                 assert batch.state is (JobState.CANCELED if stopped else next(s for s in order if s in states))
