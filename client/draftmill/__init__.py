@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         TransportError,
     )
     from draftmill.formats import FORMATS, Format, FormatSpec
+    from draftmill.heads import CaptureOptions, DraftVocabOptions, HeadOptions, HeadPlan
     from draftmill.jobs import Job, JobPage, JobSpec, PathSource, QuantizeOptions, RepoSource
     from draftmill.plans import Family, Fate, Plan, Preflight
     from draftmill.problems import Offender, Problem, ProblemError
@@ -63,6 +64,7 @@ __getattr__ = lazy(
             "DownloadError DraftmillError FolderTakenError NoServiceError ProtocolError SettingsError TransportError"
         ),
         "formats": "FORMATS Format FormatSpec",
+        "heads": "CaptureOptions DraftVocabOptions HeadOptions HeadPlan",
         "jobs": "Job JobPage JobSpec PathSource QuantizeOptions RepoSource",
         "plans": "Family Fate Plan Preflight",
         "problems": "Offender Problem ProblemError",
@@ -85,6 +87,7 @@ __all__ = [
     "BatchSpec",
     "BatchSummary",
     "Benchmark",
+    "CaptureOptions",
     "ChainHeads",
     "Check",
     "CheckStatus",
@@ -92,6 +95,7 @@ __all__ = [
     "Client",
     "Download",
     "DownloadError",
+    "DraftVocabOptions",
     "DraftmillError",
     "EngineArgs",
     "Event",
@@ -103,6 +107,8 @@ __all__ = [
     "Format",
     "FormatSpec",
     "Gate",
+    "HeadOptions",
+    "HeadPlan",
     "Job",
     "JobPage",
     "JobSpec",

@@ -16,6 +16,7 @@ from draftmill.choices import Choice
 from draftmill.connection import Connection
 from draftmill.errors import ProtocolError
 from draftmill.formats import Format, FormatSpec
+from draftmill.heads import HeadPlan
 from draftmill.jobs import Job, JobPage, JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Family, Plan, Preflight
 from draftmill.problems import Problem, ProblemError
@@ -156,6 +157,10 @@ def verify(job: Job | str) -> Call[VerifyReport]:
 
 def acceptance(job: Job | str) -> Call[Acceptance]:
     return Call("GET", _job_path(job, "acceptance"), _model(Acceptance))
+
+
+def head(job: Job | str) -> Call[HeadPlan]:
+    return Call("GET", _job_path(job, "head"), _model(HeadPlan))
 
 
 def choice(job: Job | str) -> Call[Choice]:

@@ -25,6 +25,7 @@ from draftmill.choices import Choice
 from draftmill.connection import find_connection
 from draftmill.errors import DraftmillError, TransportError
 from draftmill.formats import Format, FormatSpec
+from draftmill.heads import HeadPlan
 from draftmill.jobs import Job, JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Family, Plan, Preflight
 from draftmill.receipts import ChainHeads, Receipt, ReceiptDiff, ReceiptSummary
@@ -161,6 +162,9 @@ class AsyncClient:
 
     async def acceptance(self, job: Job | str) -> Acceptance:
         return await self._do(_calls.acceptance(job))
+
+    async def head(self, job: Job | str) -> HeadPlan:
+        return await self._do(_calls.head(job))
 
     async def choice(self, job: Job | str) -> Choice:
         return await self._do(_calls.choice(job))

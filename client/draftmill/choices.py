@@ -10,6 +10,7 @@ from draftmill.benchmarks import Interval
 from draftmill.formats import Format
 
 AUTO: Literal["auto"] = "auto"
+KEEP: Literal["keep"] = "keep"
 
 
 class Auto(Model):

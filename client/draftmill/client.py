@@ -26,6 +26,7 @@ from draftmill.choices import Choice
 from draftmill.connection import find_connection
 from draftmill.errors import DraftmillError, TransportError
 from draftmill.formats import Format, FormatSpec
+from draftmill.heads import HeadPlan
 from draftmill.jobs import Job, JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Family, Plan, Preflight
 from draftmill.receipts import ChainHeads, Receipt, ReceiptDiff, ReceiptSummary
@@ -170,6 +171,9 @@ class Client:
 
     def acceptance(self, job: Job | str) -> Acceptance:
         return self._do(_calls.acceptance(job))
+
+    def head(self, job: Job | str) -> HeadPlan:
+        return self._do(_calls.head(job))
 
     def choice(self, job: Job | str) -> Choice:
         return self._do(_calls.choice(job))

@@ -131,6 +131,8 @@ class HeadPlan(Model):
     """Tensors that the source does not have, or not so."""
     linked: tuple[str, ...]
     """Weight files that are the source's own, by hard link."""
+    kept: int
+    """Tensors of the source that the variant has as they are."""
     source_bytes: int
     variant_bytes: int
     report: HeadReport | None = None

@@ -8,8 +8,9 @@ from pydantic_core import PydanticCustomError
 
 from draftmill._model import Model
 from draftmill.benchmarks import Acceptance, Benchmark, Interval, Verdict
-from draftmill.choices import AUTO, Auto
+from draftmill.choices import AUTO, KEEP, Auto
 from draftmill.formats import Format
+from draftmill.heads import CaptureOptions, DraftVocabOptions, HeadOptions
 from draftmill.problems import Problem
 from draftmill.sources import Commit, Instant, PathSource, Repo, RepoSource, Revision, Sha256
 from draftmill.states import DONE, JobState, Outcome, Reason, Stage, StageState
@@ -67,12 +68,17 @@ class JobSpec(Model):
     """What `POST /v1/jobs` takes."""
 
     source: RepoSource | PathSource
-    format: Format | Literal["auto"]
+    format: Format | Literal["auto", "keep"]
+    """`keep` leaves every tensor as it is, but for what `head` and `draft_vocab` rewrite."""
     quantize: QuantizeOptions = QuantizeOptions()
     auto: Auto | None = None
     """By which budget `format: auto` chooses; null with any other format."""
-    head: Annotated[None, _not_yet("head")] = None
-    draft_vocab: Annotated[None, _not_yet("draft_vocab")] = None
+    head: HeadOptions | None = None
+    """Only with `format: keep`: rewrite lm_head in integers."""
+    draft_vocab: DraftVocabOptions | None = None
+    """Only with `format: keep`: a smaller vocabulary for drafting."""
+    capture: CaptureOptions | None = None
+    """What GPTQ is calibrated with, and a draft vocabulary may be counted over."""
     benchmark: Benchmark | None = None
     """Measure the variant in an engine, beside the drafter it was made from."""
     accept_failed_gate: bool = False
@@ -85,10 +91,10 @@ class JobSpec(Model):
 
     @property
     def fixed_format(self) -> Format:
-        """Of a job that names one. ValueError for `auto`, whose format is the resolved spec's."""
-        if self.format == AUTO:
-            raise ValueError("the job leaves its format to a budget")
-        return self.format
+        """Of a job that names one. ValueError for `auto`, whose format is the resolved spec's, and for `keep`."""
+        if self.format in (AUTO, KEEP):
+            raise ValueError(f"the job names no format of its own: {self.format}")
+        return Format(self.format)
 
     @model_validator(mode="after")
     def _budget_of_auto(self) -> Self:
@@ -96,6 +102,21 @@ class JobSpec(Model):
             raise PydanticCustomError("auto_budget", "`format: auto` and a budget in `auto` belong together")
         if self.auto is not None and self.auto.max_al_drop is not None and self.benchmark is None:
             raise PydanticCustomError("auto_budget", "`auto.max_al_drop` needs a benchmark that measures it")
+        return self
+
+    @model_validator(mode="after")
+    def _rewritten_heads(self) -> Self:
+        if (self.format == KEEP) != (self.head is not None or self.draft_vocab is not None):
+            raise PydanticCustomError("head_job", "`format: keep` goes with `head` or `draft_vocab`, and they with it")
+        if self.capture is None and self.head is not None and self.head.method != "rtn":
+            raise PydanticCustomError("head_capture", f"`head.method: {self.head.method}` needs a `capture`")
+        if self.capture is None and self.draft_vocab is not None and self.draft_vocab.own_outputs:
+            raise PydanticCustomError("head_capture", "`draft_vocab.own_outputs` needs a `capture`")
+        if self.capture is not None and self.format != KEEP:
+            raise PydanticCustomError("head_job", "`capture` goes with `format: keep`")
+        if self.format == KEEP and self.benchmark is not None:
+            message = "this build does not benchmark a rewritten head yet; leave `benchmark` null"
+            raise PydanticCustomError("field_not_supported", message)
         return self
 
 
@@ -111,13 +132,19 @@ class ResolvedSpec(Model):
     """The spec with defaults filled and names resolved. Its digest addresses the variant."""
 
     source: ResolvedSource
-    format: Format
+    format: Format | Literal["keep"]
     quantize: QuantizeOptions
+    head: HeadOptions | None = None
+    rows_sha256: Sha256 | None = None
+    """Of the capture that the head was made and judged with."""
+    draft_ids_sha256: Sha256 | None = None
+    """Of the draft vocabulary's ids as little-endian int64."""
     family: str
     quantizer: str
     """Build id of the quantizer that wrote the bytes."""
     variant: Sha256
-    """Digest of (source manifest, format, quantize options, quantizer)."""
+    """Digest of (source manifest, format, quantize options, quantizer); with `keep` of (source manifest, head options,
+    rows, draft ids, quantizer)."""
 
 
 class Progress(Model):

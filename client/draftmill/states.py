@@ -29,8 +29,10 @@ class Reason(StrEnum):
     STAGE_TIMEOUT = "stage_timeout"
     PULL_FAILED = "pull_failed"
     CHOOSE_FAILED = "choose_failed"
+    CAPTURE_FAILED = "capture_failed"
     PLAN_REFUSED = "plan_refused"
     QUANTIZE_FAILED = "quantize_failed"
+    HEADS_FAILED = "heads_failed"
     ASSEMBLE_FAILED = "assemble_failed"
     VERIFY_FAILED = "verify_failed"
     SEAL_FAILED = "seal_failed"
@@ -67,8 +69,12 @@ class Stage(StrEnum):
     PULL = "pull"
     CHOOSE = "choose"
     """Only of jobs with `format: auto`."""
+    CAPTURE = "capture"
+    """Only of jobs that rewrite a head or cut a draft vocabulary."""
     PLAN = "plan"
     QUANTIZE = "quantize"
+    HEADS = "heads"
+    """In place of quantize and assemble, of jobs that rewrite a head or cut a draft vocabulary."""
     ASSEMBLE = "assemble"
     VERIFY = "verify"
     SEAL = "seal"
@@ -76,7 +82,7 @@ class Stage(StrEnum):
     """Only of jobs that ask for a benchmark."""
 
 
-ASKED_FOR = frozenset({Stage.CHOOSE, Stage.BENCH})
+ASKED_FOR = frozenset({Stage.CHOOSE, Stage.CAPTURE, Stage.HEADS, Stage.BENCH})
 """Stages of those jobs alone that ask for them."""
 
 

@@ -6,7 +6,8 @@ from pydantic import JsonValue
 
 from draftmill._model import Model
 from draftmill.benchmarks import Acceptance
-from draftmill.choices import AUTO, Choice
+from draftmill.choices import AUTO, KEEP, Choice
+from draftmill.heads import HeadPlan
 from draftmill.jobs import AcceptanceSummary, Job
 from draftmill.plans import Plan
 from draftmill.problems import Problem, ProblemError
@@ -34,7 +35,10 @@ class Store:
         self._data = data_dir
 
     def plan(self, job: Job) -> Plan:
-        """The sealed variant's plan, else the newest attempt's. Raises ProblemError("not-ready")."""
+        """The sealed variant's plan, else the newest attempt's. Raises ProblemError: not-ready, and not-found for a job
+        that rewrites a head, which has no plan of tensors."""
+        if job.spec.format == KEEP:
+            raise ProblemError("not-found", "a job with `format: keep` has no plan of tensors; see its head")
         if job.state is JobState.SUCCEEDED and job.resolved_spec is not None:
             sealed = self._variant(job.resolved_spec.variant) / "plan.json"
             if sealed.is_file():
@@ -46,6 +50,18 @@ class Store:
                 raise ProblemError("expired", f"the job's plan {stone.says()}")
             raise _not_ready(job, "plan")
         return Plan.model_validate(plan)
+
+    def head(self, job: Job) -> HeadPlan:
+        """What the variant of a job with `format: keep` is, beside its source. Raises ProblemError: not-found for any
+        other job, not-ready."""
+        if job.spec.format != KEEP:
+            raise ProblemError("not-found", "only a job with `format: keep` has a rewritten head")
+        if job.state is JobState.SUCCEEDED and job.resolved_spec is not None:
+            sealed = self._variant(job.resolved_spec.variant) / "head.json"
+            if sealed.is_file():
+                return HeadPlan.model_validate_json(sealed.read_bytes())
+            raise ProblemError("expired", "the variant was removed from the store")
+        raise _not_ready(job, "head")
 
     def verify_report(self, job: Job) -> VerifyReport:
         """The job's own report, also of a variant that failed; for a variant answered from the store, the newest report

@@ -13,7 +13,7 @@ import redis
 
 from draftmill import Client, Format, Job, JobSpec, JobState, RepoSource
 from draftmill.connection import read_embedded
-from draftmill.states import Stage, StageState
+from draftmill.states import ASKED_FOR, Stage, StageState
 from tests.e2e.conftest import TOKEN, World, hurry
 from tests.e2e.embedded import DRAFTMILL, Up, environment
 from tests.redis_server import RedisServer, free_port
@@ -65,7 +65,7 @@ def test_a_second_start_finds_its_jobs_again(world: World, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", list(Stage))
+@pytest.mark.parametrize("stage", [stage for stage in Stage if stage not in ASKED_FOR - {Stage.BENCH}])
 def test_sigterm_in_each_stage_hands_the_job_back(tmp_path: Path, stage: Stage) -> None:
     settings = {"DRAFTMILL_STAGES": "tests.integration.worker_stages.small", "DRAFTMILL_DRAIN_SECONDS": "0.5"}
     wanted = {"target": {"repo": "org/target"}, "num_speculative_tokens": 3}

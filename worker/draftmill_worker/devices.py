@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from draftmill.benchmarks import Benchmark
+from draftmill.heads import CaptureOptions
 from draftmill.jobs import JobSpec
 from draftmill.problems import ProblemError
 from draftmill.states import Stage
@@ -33,6 +34,8 @@ def wanted(stage: Stage, spec: JobSpec, settings: WorkerSettings) -> Wanted | No
         return _to_pack(settings)
     if stage in (Stage.CHOOSE, Stage.BENCH) and spec.benchmark is not None:
         return _to_measure(spec.benchmark, settings)
+    if stage is Stage.CAPTURE and spec.capture is not None:
+        return _to_measure(spec.capture, settings)
     return None
 
 
@@ -46,7 +49,7 @@ def _to_pack(settings: WorkerSettings) -> Wanted:
     return _some(found, 1, settings)
 
 
-def _to_measure(benchmark: Benchmark, settings: WorkerSettings) -> Wanted | None:
+def _to_measure(benchmark: Benchmark | CaptureOptions, settings: WorkerSettings) -> Wanted | None:
     engine = engine_build()
     if engine == NO_ENGINE:
         # The stage says so, by its own problem.

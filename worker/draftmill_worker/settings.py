@@ -66,9 +66,9 @@ class WorkerSettings(BaseSettings):
     trust_remote_code_repos: str = ""
     """Separated by commas."""
     stage_seconds: float = Field(default=3600.0, gt=0)
-    """Deadline of every stage but pull, choose and bench."""
+    """Deadline of every stage but pull, choose, capture and bench."""
     bench_seconds: float = Field(default=12 * 3600.0, gt=0)
-    """Deadline of bench, and of choose, with all their boots."""
+    """Deadline of bench, and of choose and capture, with all their boots."""
     pull_seconds: float = Field(default=6 * 3600.0, gt=0)
     """Deadline of pull, which has its own watchdog for a stalled download."""
     drain_seconds: float = Field(default=8.0, ge=0)
@@ -118,5 +118,7 @@ class WorkerSettings(BaseSettings):
 
     def deadline(self, stage: Stage) -> float:
         """Seconds the stage may take."""
-        long = {Stage.PULL: self.pull_seconds, Stage.CHOOSE: self.bench_seconds, Stage.BENCH: self.bench_seconds}
+        long = {Stage.PULL: self.pull_seconds} | dict.fromkeys(
+            (Stage.CHOOSE, Stage.CAPTURE, Stage.BENCH), self.bench_seconds
+        )
         return long.get(stage, self.stage_seconds)

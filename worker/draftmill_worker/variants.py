@@ -15,6 +15,7 @@ from draftmill.benchmarks import Acceptance
 from draftmill.choices import Choice
 from draftmill.digests import digest
 from draftmill.formats import Format
+from draftmill.heads import HeadPlan
 from draftmill.jobs import AcceptanceSummary, QuantizeOptions, Summary
 from draftmill.plans import Fate, Plan
 from draftmill.problems import Offender, ProblemError
@@ -23,6 +24,8 @@ from draftmill_worker.checkpoint.manifest import make_manifest
 from draftmill_worker.files import remove_tree, sync, sync_tree, write_atomic
 
 PLAN = "plan.json"
+HEAD = "head.json"
+"""In place of the plan, where a head was rewritten."""
 CARD = "README.md"
 READ_ONLY_FILE = 0o444
 READ_ONLY_FOLDER = 0o555
@@ -48,6 +51,20 @@ def summarize(plan: Plan, report: VerifyReport) -> Summary:
         tensors_quantized=sum(tensor.fate is Fate.QUANTIZED for tensor in plan.tensors),
         tensors_kept=sum(tensor.fate is not Fate.QUANTIZED for tensor in plan.tensors)
         + sum(file.tensors for file in plan.untouched),
+        checks_passed=statuses.count(CheckStatus.PASS),
+        checks_warned=statuses.count(CheckStatus.WARN),
+        checks_failed=statuses.count(CheckStatus.FAIL),
+    )
+
+
+def summarize_head(plan: HeadPlan, report: VerifyReport) -> Summary:
+    """A rewritten matrix counts once, in however many parts it is stored."""
+    statuses = [check.status for check in report.checks]
+    return Summary(
+        source_bytes=plan.source_bytes,
+        variant_bytes=plan.variant_bytes,
+        tensors_quantized=sum(output.name.endswith(".weight_packed") for output in plan.added),
+        tensors_kept=plan.kept,
         checks_passed=statuses.count(CheckStatus.PASS),
         checks_warned=statuses.count(CheckStatus.WARN),
         checks_failed=statuses.count(CheckStatus.FAIL),
@@ -113,8 +130,13 @@ class VariantStore:
         if report is None or not report.passed:
             return None
         self._check_sizes()
-        plan = Plan.model_validate_json((self.folder / PLAN).read_bytes())
-        return summarize(plan, report).model_copy(update={"acceptance": self.newest_acceptance()})
+        return self._summary(report).model_copy(update={"acceptance": self.newest_acceptance()})
+
+    def _summary(self, report: VerifyReport) -> Summary:
+        record = self.folder / HEAD
+        if record.is_file():
+            return summarize_head(HeadPlan.model_validate_json(record.read_bytes()), report)
+        return summarize(Plan.model_validate_json((self.folder / PLAN).read_bytes()), report)
 
     def newest_acceptance(self) -> AcceptanceSummary | None:
         """What the newest benchmark found, also of bytes that are not in the store now: anew they would be the same."""

@@ -8,6 +8,7 @@ import typer
 from draftmill.cli import text
 from draftmill.cli.acceptance_text import acceptance_lines
 from draftmill.cli.choice_text import choice_lines
+from draftmill.cli.head_text import head_lines
 from draftmill.cli.options import JobId, Json
 from draftmill.cli.output import Output
 from draftmill.cli.watching import watch as watch_job
@@ -97,6 +98,14 @@ def acceptance(job: JobId, json: Json = False) -> None:
     with Client() as client:
         found = client.acceptance(job)
     Output(json).result(found, *acceptance_lines(found))
+
+
+@app.command()
+def head(job: JobId, json: Json = False) -> None:
+    """Show what a job with --format keep rewrote, and how far a quantized head is from the original."""
+    with Client() as client:
+        found = client.head(job)
+    Output(json).result(found, *head_lines(found))
 
 
 @app.command()

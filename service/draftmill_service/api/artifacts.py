@@ -9,6 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from draftmill.benchmarks import Acceptance
 from draftmill.choices import Choice
+from draftmill.heads import HeadPlan
 from draftmill.plans import Plan
 from draftmill.problems import ProblemError
 from draftmill.reports import Artifacts, VerifyReport
@@ -28,6 +29,18 @@ GATE = "Draftmill-Gate"
 async def plan(job_id: JobId, by: Reader) -> Response:
     job = await by.cases.get(job_id)
     return answer(await run_in_threadpool(by.store.plan, job))
+
+
+@router.get(
+    "/head",
+    operation_id="job_head",
+    summary="What a job with `format: keep` rewrote, and how far it is from the original",
+    response_model=HeadPlan,
+    responses=_NONE_YET,
+)
+async def head(job_id: JobId, by: Reader) -> Response:
+    job = await by.cases.get(job_id)
+    return answer(await run_in_threadpool(by.store.head, job))
 
 
 @router.get(

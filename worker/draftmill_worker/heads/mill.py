@@ -58,6 +58,7 @@ def mill_head(source: Path, asked: Asked, out: Path, scratch: Path, progress: Pr
         removed=tuple(sorted(set(change.removed) & checkpoint.tensors.keys())),
         added=change.added,
         linked=tuple(name for name in placed.linked if (out / name).exists() and _is_link(source / name, out / name)),
+        kept=len(checkpoint.tensors.keys() - {*change.removed, *(output.name for output in change.added)}),
         source_bytes=checkpoint.nbytes,
         variant_bytes=_bytes(checkpoint, change),
         report=report,

@@ -16,8 +16,12 @@ from draftmill_worker.pull.settings import Limits
 
 ALLOWED = (
     "*.safetensors",
+    # A head that was quantized in place has its original here.
+    "*.safetensors.bak",
+    "*.safetensors.bak-orig",
     INDEX,
     CONFIG,
+    "quantization_config.json",
     "generation_config.json",
     # Tokenizers.
     "tokenizer.json",

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -16,6 +17,7 @@ from draftmill_worker.pull.roots import allowed_target, not_allowed, opened
 from draftmill_worker.pull.settings import HubSettings
 
 MAX_BYTES = 64 << 20
+COPY_BYTES = 1 << 22
 
 
 def bring_prompts(asked: PromptSet, sources_dir: Path, roots: Sequence[Path], settings: HubSettings) -> Path | None:
@@ -33,6 +35,29 @@ def bring_prompts(asked: PromptSet, sources_dir: Path, roots: Sequence[Path], se
     kept.parent.mkdir(parents=True, exist_ok=True)
     if not kept.exists():
         write_atomic(kept, data)
+    return kept
+
+
+def bring_corpus(
+    asked: PromptSet, sources_dir: Path, scratch: Path, roots: Sequence[Path], settings: HubSettings
+) -> Path | None:
+    """As `bring_prompts`, and of a local file any length: its copy is in `scratch`, under its path's digest."""
+    if asked.path is None:
+        return bring_prompts(asked, sources_dir, roots, settings)
+    path = asked.path.path
+    if not allowed_target(Path(path), roots):
+        raise not_allowed([path])
+    kept = scratch / f"corpus-{hashlib.sha256(path.encode()).hexdigest()[:16]}.jsonl"
+    try:
+        with (
+            opened(Path(path), roots) as descriptor,
+            os.fdopen(os.dup(descriptor), "rb") as file,
+            kept.open("wb") as out,
+        ):
+            shutil.copyfileobj(file, out, COPY_BYTES)
+    except OSError as error:
+        offender = Offender(where=path, message=error.strerror or "cannot be read")
+        raise ProblemError("path-not-found", f"{path}: {offender.message}", [offender]) from error
     return kept
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from draftmill.benchmarks import Benchmark
+from draftmill.benchmarks import Benchmark, PromptSet
+from draftmill.choices import KEEP
 from draftmill.digests import digest
 from draftmill.jobs import PathSource, RepoSource
 from draftmill_worker import stage
@@ -12,7 +13,7 @@ from draftmill_worker.checkpoint.checkpoint import Checkpoint
 from draftmill_worker.checkpoint.families import detect
 from draftmill_worker.checkpoint.identity import fingerprint
 from draftmill_worker.pull import LocalSettings, Pulled, pull_path, pull_repo
-from draftmill_worker.pull.prompts import bring_prompts
+from draftmill_worker.pull.prompts import bring_corpus, bring_prompts
 from draftmill_worker.stages.hub import hub_settings
 
 Source = RepoSource | PathSource
@@ -60,10 +61,34 @@ def _for_benchmark(request: stage.StageRequest, report: stage.Reporter, benchmar
     return {"target": _described(target), "prompts": None if prompts is None else str(prompts)}
 
 
+def _for_heads(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
+    """What is read and counted for a head, and the target that reads it where that is not the source."""
+    capture, vocab = request.spec.capture, request.spec.draft_vocab
+
+    def bring(asked: PromptSet | None) -> str | None:
+        if asked is None:
+            return None
+        settings, sources = request.settings, request.data_dir / "sources"
+        file = bring_corpus(asked, sources, request.scratch, settings.allowed_roots, hub_settings(settings))
+        return None if file is None else str(file)
+
+    target = None if capture is None or capture.target is None else _pull(request, report, capture.target, _any)
+    ids = None if vocab is None or vocab.ids is None else PromptSet(path=vocab.ids)
+    return {
+        "capture_target": None if target is None else _described(target),
+        "capture_texts": None if capture is None else bring(capture.texts),
+        "draft_corpus": None if vocab is None else bring(vocab.count_over),
+        "draft_ids": bring(ids),
+    }
+
+
 def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
-    benchmark = request.spec.benchmark
+    benchmark, heads = request.spec.benchmark, request.spec.format == KEEP
     extra = {} if benchmark is None else _for_benchmark(request, report, benchmark)
-    pulled = _pull(request, report, request.spec.source, detect)
+    if heads:
+        extra = _for_heads(request, report)
+    # A head may be a whole target's: what it is, the stages that rewrite it find out.
+    pulled = _pull(request, report, request.spec.source, _any if heads else detect)
     for note in pulled.notes:
         report.log("warning", note)
     size = sum(file.size for file in pulled.manifest.files)

@@ -1,0 +1,3 @@
+from tests.integration.worker_stages.behave import small
+
+run = small()
