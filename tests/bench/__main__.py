@@ -16,6 +16,7 @@ PARTS = (
         "The quantizer over sizes",
         [ENGINE, "--alone", "--rounds", "2", *(word for size in ("0.5", "1", "2", "4") for word in ("--gb", size))],
     ),
+    ("A head by GPTQ", ["tests.bench.heads"]),
     ("A job in a warm service", ["tests.bench.jobs"]),
     ("POST /v1/jobs beside a bare handler", ["tests.bench.api"]),
     ("Jobs asked for among many finished ones", ["tests.bench.many_jobs"]),

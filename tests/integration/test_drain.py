@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from draftmill.jobs import Job, JobSpec
-from draftmill.states import JobState, Stage, StageState
+from draftmill.states import ASKED_FOR, JobState, Stage, StageState
 from draftmill_worker import process
 from tests.integration.offices import office, redis_server
 from tests.integration.worker_process import Office, Worker
@@ -26,7 +26,7 @@ def each_stage(usual: Stage) -> list[object]:
     return [
         pytest.param(stage, marks=[] if stage is usual else [pytest.mark.slow])
         for stage in Stage
-        if stage is not Stage.CHOOSE
+        if stage not in ASKED_FOR - {Stage.BENCH}
     ]
 
 

@@ -41,7 +41,8 @@ def test_the_recipe_for_nemotron_takes_the_drafter_from_the_command_line() -> No
 
 def test_every_recipe_is_a_job() -> None:
     for path in RECIPES.glob("*.yaml"):
-        assert _spec("org/drafter", recipe=str(path)).benchmark is not None, path.name
+        spec = _spec("org/drafter", recipe=str(path))
+        assert spec.benchmark is not None or spec.head is not None, path.name
 
 
 def test_the_command_line_wins_over_the_recipe() -> None:
