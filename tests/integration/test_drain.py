@@ -18,7 +18,8 @@ __all__ = ["office", "redis_server"]
 SMALL = "tests.integration.worker_stages.small"
 BENCHMARK = {"target": {"repo": "org/target"}, "num_speculative_tokens": 3}
 PATIENCE = 90.0
-VICTIMS = ["launcher", "jobs", "supervisor", "template", "stage"]
+# A worker that is stopped whole is in the normal run by test_worker_outages.py.
+VICTIMS = [pytest.param("launcher", marks=pytest.mark.slow), "jobs", "supervisor", "template", "stage"]
 
 
 def each_stage(usual: Stage) -> list[object]:
@@ -78,6 +79,7 @@ def test_a_long_stage_is_handed_back(office: Office, shared: Worker, victim: str
     eventually(lambda: not list((shared.data / "jobs" / job_id).glob("*/scratch")))
 
 
+@pytest.mark.slow
 def test_idle_processes_end_and_are_started_again(office: Office, shared: Worker) -> None:
     office.done(office.submit(), PATIENCE)
     for victim in ("supervisor", "template", "jobs"):
@@ -86,6 +88,7 @@ def test_idle_processes_end_and_are_started_again(office: Office, shared: Worker
         assert outcomes(office.done(office.submit(), PATIENCE)) == ["succeeded"]
 
 
+@pytest.mark.slow
 def test_a_whole_group_is_told_to_stop(office: Office, shared: Worker) -> None:
     """As a process manager does that signals every process it can see, engines among them."""
     job_id = office.submit(spec(quantize="wait-once"))

@@ -38,7 +38,7 @@ def _running(office: Office, worker: Worker, stage: Stage, act: str) -> tuple[st
 
 
 @pytest.mark.parametrize("stage", each_stage(Stage.VERIFY))
-@pytest.mark.parametrize("victim", ["jobs", "supervisor", "template"])
+@pytest.mark.parametrize("victim", [pytest.param("jobs", marks=pytest.mark.slow), "supervisor", "template"])
 def test_the_stage_ends_and_the_job_goes_on(office: Office, patient: Worker, victim: str, stage: Stage) -> None:
     job_id, running = _running(office, patient, stage, "until-let-go")
     target = terminate(patient, victim)
@@ -51,6 +51,7 @@ def test_the_stage_ends_and_the_job_goes_on(office: Office, patient: Worker, vic
     assert office.done(office.submit(), PATIENCE).state is JobState.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_stopped_with_its_worker_fails_no_job(office: Office, patient: Worker) -> None:
     job_id, running = _running(office, patient, Stage.BENCH, "engine-stopped-once")
     stops = patient.log().count("Warm shutdown")

@@ -18,6 +18,8 @@ from draftmill.jobs import Job, JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.plans import Preflight
 from draftmill.reports import Manifest, VerifyReport
 from draftmill.states import ASKED_FOR, JobState, Reason, Stage, StageState
+from draftmill_service.retention.gc import Collector, Report
+from draftmill_service.retention.policy import Limits
 from draftmill_worker.checkpoint.manifest import make_manifest
 from draftmill_worker.files import remove_tree
 from tests.conftest import ServedHub
@@ -187,6 +189,35 @@ def test_the_same_request_again_is_answered_from_the_store(office: Office, share
     assert {path: path.stat().st_mtime_ns for path in _variant(shared, again).rglob("*")} == files
 
 
+def _collect(office: Office, worker: Worker, limits: Limits) -> Report:
+    return office.ask(lambda ledger: Collector(worker.data, ledger, limits).run())
+
+
+def test_what_retention_removed_is_built_again(
+    office: Office, shared: Worker, hub_of_module: ServedHub, tmp_path: Path
+) -> None:
+    spec = _own_source(hub_of_module, tmp_path, Stage.PLAN)
+    first = office.done(office.submit(spec), PATIENCE)
+    _well(first)
+    variant, evidence = _variant(shared, first), shared.data / "evidence" / _variant(shared, first).name
+    before = {path.name: path.read_bytes() for path in variant.iterdir() if path.is_file()}
+    # One that runs protects what is used meanwhile, although it has not said what it needs.
+    running = _hold(office, shared, Stage.PULL, "pull:before", _own_source(hub_of_module, tmp_path / "b", Stage.PULL))
+    assert _collect(office, shared, Limits(variants_bytes=0, sources_bytes=0)).removed == ()
+    office.cancel(running)
+    office.done(running)
+    removed = {line.name for line in _collect(office, shared, Limits(variants_bytes=0, sources_bytes=0)).removed}
+    assert f"variants/{variant.name}" in removed
+    assert any(name.startswith("sources/org/plan-") for name in removed)
+    assert (evidence / "tombstone.json").is_file()
+    assert not variant.exists()
+    again = office.done(office.submit(spec), PATIENCE)
+    _well(again)
+    assert not again.cached
+    assert {path.name: path.read_bytes() for path in variant.iterdir() if path.is_file()} == before
+    assert not (evidence / "tombstone.json").exists()
+
+
 def test_a_damaged_variant_is_not_served(office: Office, shared: Worker) -> None:
     first = office.done(office.submit(_spec(exclude=("*o_proj*",))), PATIENCE)
     _well(first)
@@ -317,6 +348,22 @@ def test_kill_9_of_the_worker_in_every_stage(
     assert job.cached == (stage is Stage.SEAL)
     assert watch.seen == {_variant(shared, job).name}
     eventually(lambda: not list(shared.data.glob("jobs/*/*/scratch")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
+def test_sigterm_of_the_worker_in_every_stage(
+    office: Office, shared: Worker, watch: Watch, hub_of_module: ServedHub, tmp_path: Path, stage: Stage
+) -> None:
+    job_id = _hold(office, shared, stage, _held(stage), _own_source(hub_of_module, tmp_path, stage))
+    assert shared.stop(60.0) == 0
+    assert not list(shared.data.glob("jobs/*/*/scratch"))
+    shared.start()
+    job = office.done(job_id, PATIENCE)
+    _well(job)
+    assert [attempt.outcome for attempt in job.attempts] == ["interrupted", "succeeded"]
+    assert job.cached == (stage is Stage.SEAL)
+    assert watch.seen == {_variant(shared, job).name}
 
 
 @pytest.mark.parametrize("stage", STAGES)
