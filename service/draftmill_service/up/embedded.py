@@ -44,6 +44,11 @@ class Plan:
     def logs(self) -> Path:
         return self.data_dir / "logs"
 
+    @property
+    def worker_grace(self) -> float:
+        """Seconds in which the worker drains and leaves. Its own check has refused what is no number."""
+        return float(self.environ.get("DRAFTMILL_DRAIN_SECONDS") or 8.0) + 12.0
+
     def environment(self, redis_url: str, *, hub: bool) -> dict[str, str]:
         """What a child sees."""
         hidden = ("DRAFTMILL_API_KEY", "DRAFTMILL_API_KEY_FILE", *(() if hub else _HUB_SECRETS))
@@ -75,7 +80,7 @@ def run(plan: Plan, say: Say, ready: Callable[[str, str], None]) -> None:
             return
         api = Child(_python(plan, "api", "draftmill_service.cli", redis_url, hub=False, grace_seconds=10), plan.logs)
         supervisor.add(api)
-        worker = _python(plan, "worker", "draftmill_worker.cli", redis_url, hub=True, grace_seconds=20)
+        worker = _python(plan, "worker", "draftmill_worker.cli", redis_url, hub=True, grace_seconds=plan.worker_grace)
         supervisor.add(Child(worker, plan.logs))
         with httpx.Client(trust_env=False, timeout=2.0) as http:
             if not supervisor.wait_for("the API", lambda: _is_ready(http, plan.url), api, _START_SECONDS):

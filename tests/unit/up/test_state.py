@@ -12,6 +12,8 @@ from draftmill_service.up import embedded_redis
 from draftmill_service.up.embedded import Plan
 from draftmill_service.up.errors import UpError
 from draftmill_service.up.state import KEY_NAME, only_instance, own_key, write_state
+from draftmill_worker.launcher import LEAVE_SECONDS
+from draftmill_worker.settings import WorkerSettings
 
 
 def mode(path: Path) -> int:
@@ -107,3 +109,9 @@ def test_only_the_worker_sees_the_hubs_token(tmp_path: Path) -> None:
         assert seen["DRAFTMILL_REDIS_URL"] == "redis://x"
         assert seen["DRAFTMILL_ALLOWED_ROOTS"] == "/a:/b"
         assert seen["HOME"] == "/h"
+
+
+@pytest.mark.parametrize(("environ", "drain"), [({}, 8), ({"DRAFTMILL_DRAIN_SECONDS": "90"}, 90)])
+def test_a_worker_has_the_time_that_it_gives_a_stage(tmp_path: Path, environ: dict[str, str], drain: float) -> None:
+    assert Plan(tmp_path, 1, None, [], environ).worker_grace > drain + 2 * LEAVE_SECONDS
+    assert WorkerSettings.model_fields["drain_seconds"].default == 8
