@@ -89,7 +89,7 @@ def source_name(thing: Thing) -> str:
 
 
 def _commit_of(number: int) -> str:
-    return f"sources/org/drafter-{number % 2}/{number:040x}"
+    return f"sources/org--drafter-{number % 2}/{number:040x}"
 
 
 def _write(path: Path, size: int) -> None:
@@ -108,7 +108,7 @@ def build(data: Path, store: Store, redis_url: str) -> None:
     for thing in store.sources:
         _source(data, thing)
     for number, hours in enumerate(store.partials):
-        partial = data / f"sources/org/late/{number:040x}.partial"
+        partial = data / f"sources/org--late/{number:040x}.partial"
         _write(partial / "model.safetensors", 100)
         _age(partial / "model.safetensors", hours * 3600)
         _age(partial, hours * 3600)

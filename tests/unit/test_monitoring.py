@@ -12,14 +12,16 @@ import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from draftmill.formats import Format
+from draftmill.jobs import JobSpec, RepoSource
 from draftmill.states import JobState, Stage
 from draftmill_service.api.metrics import Metrics
 from draftmill_service.ledger import Gauges
 from draftmill_service.ledger.measures import Measures, Queue
 from draftmill_worker import metrics
 from draftmill_worker.stage import StageResult
-from tests.unit.test_retention_stores import done
 
+SPEC = JobSpec(source=RepoSource(repo="org/drafter"), format=Format.FP8)
 DOCKER = Path(__file__).parents[2] / "docker"
 # Of the recorded series themselves, and those that Prometheus adds.
 FOREIGN = {"up": {"job", "instance"}}
@@ -42,9 +44,7 @@ def _exposed() -> dict[str, set[str]]:
 
 def _worker() -> bytes:
     acceptance = {"al": 2.5, "control_al": 2.6, "verdict": "passed"}
-    metrics.stage_ended(
-        Stage.BENCH, done().spec, StageResult(value={"summary": {"acceptance": acceptance}}, seconds=1), 1
-    )
+    metrics.stage_ended(Stage.BENCH, SPEC, StageResult(value={"summary": {"acceptance": acceptance}}, seconds=1), 1)
     metrics.ATTEMPTS.labels("succeeded").inc()
     return generate_latest(metrics.REGISTRY)
 
@@ -125,17 +125,16 @@ def test_what_a_stage_adds() -> None:
     def value(name: str, **labels: str) -> float:
         return metrics.REGISTRY.get_sample_value(name, labels) or 0.0
 
-    spec = done().spec
     before = value("draftmill_bytes_in_total"), value("draftmill_bytes_out_total")
     pulled = StageResult(value={"bytes_pulled": 5, "target": {"bytes_pulled": 7}}, seconds=1)
-    metrics.stage_ended(Stage.PULL, spec, pulled, 1.0)
-    metrics.stage_ended(Stage.SEAL, spec, StageResult(value={"summary": {"variant_bytes": 11}}, seconds=1), 1.0)
+    metrics.stage_ended(Stage.PULL, SPEC, pulled, 1.0)
+    metrics.stage_ended(Stage.SEAL, SPEC, StageResult(value={"summary": {"variant_bytes": 11}}, seconds=1), 1.0)
     adopted = {"summary": {"variant_bytes": 11}, "adopted": True}
-    metrics.stage_ended(Stage.SEAL, spec, StageResult(value=adopted, seconds=1), 1.0)
+    metrics.stage_ended(Stage.SEAL, SPEC, StageResult(value=adopted, seconds=1), 1.0)
     assert (value("draftmill_bytes_in_total"), value("draftmill_bytes_out_total")) == (before[0] + 12, before[1] + 11)
     lengths = {arm: value("draftmill_acceptance_length_sum", format="fp8", arm=arm) for arm in ("variant", "control")}
     failed = {"summary": {"acceptance": {"al": 1.5, "control_al": 3.0, "verdict": "failed"}}}
-    metrics.stage_ended(Stage.BENCH, spec, StageResult(value=failed, seconds=1), 1.0)
+    metrics.stage_ended(Stage.BENCH, SPEC, StageResult(value=failed, seconds=1), 1.0)
     assert value("draftmill_acceptance_length_sum", format="fp8", arm="variant") == lengths["variant"] + 1.5
     assert value("draftmill_acceptance_length_sum", format="fp8", arm="control") == lengths["control"] + 3.0
     assert value("draftmill_gates_total", format="fp8", verdict="failed") >= 1

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from draftmill.archive.layout import MANIFEST, RECEIPT, RECEIPTS, folder_name
+from draftmill.archive.manifest import make
 from draftmill.formats import Format
 from draftmill.jobs import Job, JobSpec, QuantizeOptions, RepoSource, ResolvedSource, ResolvedSpec
 from draftmill.problems import ProblemError
@@ -14,10 +16,11 @@ from draftmill.states import JobState
 from draftmill_service.retention.layout import Item, inventory
 from draftmill_service.retention.policy import Removal
 from draftmill_service.retention.removing import Remover
-from draftmill_service.retention.tombstones import read_tombstone
+from draftmill_service.retention.tombstones import read_tombstone, receipts_by_name
 from draftmill_service.store import Store
 from draftmill_worker.pull.store import Slot, rehash
 from draftmill_worker.variants import VariantStore
+from tests.unit.receipts.good import good
 from tests.unit.test_variants import DIGEST, _report, _scratch
 
 COMMIT = "a" * 40
@@ -154,3 +157,20 @@ def test_what_a_killed_run_left_beside_a_source_goes(slot: Slot, tmp_path: Path)
     slot.folder.rename(tmp_path / "elsewhere")
     Remover(tmp_path, {}, datetime.now(UTC)).finish()
     assert [path.name for path in slot.parent.iterdir()] == [slot.tombstone_path.name]
+
+
+def test_receipts_name_what_their_engines_read(tmp_path: Path) -> None:
+    receipt = good(tmp_path / "drafter").receipt
+    boot = tmp_path / RECEIPTS / folder_name(datetime.now(UTC), receipt.boot)
+    boot.mkdir(parents=True)
+    (boot / RECEIPT).write_text(receipt.model_dump_json(by_alias=True))
+    (boot / MANIFEST).write_bytes(make(boot, receipt.boot).bytes())
+    assert receipt.drafter is not None
+    assert receipts_by_name(tmp_path) == {
+        f"jobs/{receipt.job}": [receipt.boot],
+        f"variants/{receipt.drafter.variant}": [receipt.boot],
+        f"sources/org--drafter/{receipt.drafter.commit}": [receipt.boot],
+        f"sources/org--target/{receipt.target.commit}": [receipt.boot],
+    }
+    (boot / RECEIPT).write_text("{}")
+    assert receipts_by_name(tmp_path) == {}

@@ -87,6 +87,10 @@ class Item:
         return None
 
 
+def source_name(repo: str, commit: str) -> str:
+    return f"sources/{repo.replace('/', '--')}/{commit}"
+
+
 def size_of(folder: Path) -> int:
     """Bytes of the files below; what vanishes meanwhile counts as nothing."""
     total = 0

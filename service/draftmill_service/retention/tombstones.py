@@ -10,7 +10,7 @@ from draftmill.archive.reader import read_receipt
 from draftmill.jobs import Instant
 from draftmill.problems import ProblemError
 from draftmill.receipts import Checkpointed, Receipt
-from draftmill_service.retention.layout import Kind
+from draftmill_service.retention.layout import Kind, source_name
 
 
 class Tombstone(Model):
@@ -55,4 +55,4 @@ def _named(receipt: Receipt) -> set[str]:
 
 def _of(model: Checkpointed) -> set[str]:
     names = {f"variants/{model.variant}"} if model.variant else set()
-    return names | ({f"sources/{model.source}/{model.commit}"} if model.commit else set())
+    return names | ({source_name(model.source, model.commit)} if model.commit else set())
