@@ -1,5 +1,6 @@
 """`ignore` against vLLM's own rule, and against its own configuration classes where vLLM is installed."""
 
+import re
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -99,6 +100,29 @@ def test_c9_every_kept_module_is_excluded_and_no_quantized_one(tmp_path: Path, c
         for module in runtime_modules(drafter, plan, depth):
             excluded = any(pattern in module.name or fnmatch(module.name, pattern) for pattern in read)
             assert excluded == (not module.quantized), (module, depth)
+
+
+# One layer of several, counted on from an unknown depth. DFlash's class mends ModelOpt's lists alone.
+NEED_THE_DEPTH = {"dflash unknown depth", "dflash2 one layer"}
+
+
+@pytest.mark.parametrize("name", sorted(NEED_THE_DEPTH))
+def test_a_layer_kept_alone_needs_the_targets_depth_for_integers(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ProblemError) as raised:
+        _planned(CASES[name], tmp_path, Format.INT8_G128)
+    assert raised.value.problem.slug == "target-depth-unknown"
+
+
+@pytest.mark.parametrize("case", [case for name, case in CASES.items() if name not in NEED_THE_DEPTH])
+def test_c9_whole_names_for_compressed_tensors(tmp_path: Path, case: Case) -> None:
+    """By vLLM's rule for compressed-tensors as its source states it: equal, or an expression that matches the start."""
+    drafter, plan = _planned(case, tmp_path, Format.INT4_G128)
+    for depth in _depths(drafter):
+        for module in runtime_modules(drafter, plan, depth):
+            expressions = [pattern[3:] for pattern in plan.ignore if pattern.startswith("re:")]
+            excluded = module.name in plan.ignore or any(re.match(found, module.name) for found in expressions)
+            assert excluded == (not module.quantized), (module, depth)
+    assert not any("*" in pattern for pattern in plan.ignore)
 
 
 def _with_engine_offsets(drafter: Drafter, patterns: list[str], depth: int) -> list[str]:

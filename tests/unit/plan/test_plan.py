@@ -255,6 +255,39 @@ def test_c95_every_shape_that_does_not_divide_is_listed_at_once(tmp_path: Path, 
     assert _of(plan, "midlayer.mlp.down_proj.weight").fate is Fate.KEPT
 
 
+@pytest.mark.parametrize("format", [Format.MXFP8, Format.FP8_PB_WO, Format.INT4_G128, Format.INT8_G128])
+def test_c95_wider_blocks_refuse_more(tmp_path: Path, format: Format) -> None:
+    layout = eagle3(intermediate_size=48).add(
+        {
+            "midlayer.mlp.gate_proj.weight": (48, HIDDEN),
+            "midlayer.mlp.up_proj.weight": (48, HIDDEN),
+            "midlayer.mlp.down_proj.weight": (HIDDEN, 48),
+        }
+    )
+    problem = _problem(layout, tmp_path, format)
+    assert problem.slug == "shape-not-divisible"
+    # Rows matter to blocks alone, and there to those that others stand behind.
+    before = ["midlayer.mlp.gate_proj.weight"] if format is Format.FP8_PB_WO else []
+    assert sorted(offender.where for offender in problem.offenders) == ["midlayer.mlp.down_proj.weight", *before]
+
+
+def test_rows_that_end_within_a_block_may_come_last(tmp_path: Path) -> None:
+    """Of q, k and v the last may, and so may a layer of its own."""
+    layout = draft_model(num_key_value_heads=1, head_dim=64)
+    for number in range(2):
+        attention = f"model.layers.{number}.self_attn"
+        layout.add({f"{attention}.{name}_proj.weight": (64, HIDDEN) for name in "kv"})
+    problem = _problem(layout, tmp_path, Format.FP8_PB_WO)
+    assert {offender.where.rpartition("self_attn.")[2] for offender in problem.offenders} == {"k_proj.weight"}
+    assert "64 rows, which 128 does not divide" in problem.offenders[0].message
+
+
+def test_a_head_in_blocks_is_refused(tmp_path: Path) -> None:
+    problem = _problem(eagle3(), tmp_path, Format.FP8_PB_WO, lm_head=True)
+    assert (problem.slug, problem.offenders[0].where) == ("lm-head-refused", "lm_head")
+    assert "per 128 rows" in problem.offenders[0].message
+
+
 def test_c95_problems_of_all_kinds_come_in_one_answer(tmp_path: Path) -> None:
     layout = dspark(target_hidden_size=33).add({"fc.weight": (HIDDEN, 99)})
     problem = _problem(layout, tmp_path, Format.NVFP4, exclude=["nothing", "*.gate_proj.*"], lm_head=True)

@@ -319,6 +319,43 @@ def zero_scale_of_one_row(case: Case) -> None:
     case.edit_tensors(lambda tensors: tensors[f"{O_PROJ}.weight_scale"].__setitem__(7, 0.0))
 
 
+@mutation("scales-positive", "eagle3-mxfp8")
+def power_of_two_that_is_nan(case: Case) -> None:
+    case.edit_tensors(lambda tensors: tensors[f"{O_PROJ}.weight_scale"][0].__setitem__(1, 255))
+
+
+@mutation("scale-values", "eagle3-mxfp8")
+def power_of_two_too_large(case: Case) -> None:
+    case.edit_tensors(lambda tensors: tensors[f"{O_PROJ}.weight_scale"][3].add_(1))
+
+
+@mutation("scale-values", "eagle3-fp8_pb_wo")
+def scales_of_two_blocks_swapped(case: Case) -> None:
+    case.edit_tensors(
+        lambda tensors: tensors.update({f"{O_PROJ}.weight_scale": tensors[f"{O_PROJ}.weight_scale"].flip(2)})
+    )
+
+
+@mutation("dtypes-and-shapes", "eagle3-fp8_pb_wo")
+def block_scales_in_two_dimensions(case: Case) -> None:
+    name = f"{O_PROJ}.weight_scale"
+    case.edit_tensors(lambda tensors: tensors.update({name: tensors[name].reshape(tensors[name].shape[0], -1)}))
+
+
+@mutation("dequantized-error", "eagle3-int4_g128")
+def nibbles_of_every_byte_swapped(case: Case) -> None:
+    def swap(tensors: Tensors) -> None:
+        codes = tensors[f"{O_PROJ}.weight_packed"].view(torch.uint8)
+        codes.copy_((codes >> 4) | (codes << 4))
+
+    case.edit_tensors(swap)
+
+
+@mutation("codes-not-zero", "eagle3-int8_g128")
+def integers_that_stand_for_zero(case: Case) -> None:
+    case.edit_tensors(lambda tensors: tensors[f"{O_PROJ}.weight_packed"].view(torch.uint8).fill_(0x80))
+
+
 @mutation("scales-positive", "eagle3-fp8")
 def negative_input_scale(case: Case) -> None:
     case.edit_tensors(lambda tensors: tensors[f"{O_PROJ}.input_scale"].neg_())
@@ -444,6 +481,24 @@ def exclusion_in_one_file_only(case: Case) -> None:
 @mutation("hf-quant-config-agrees")
 def kv_cache_scheme(case: Case) -> None:
     case.edit_json(lambda config: config["quantization"].update(kv_cache_quant_algo="FP8"), "hf_quant_config.json")
+
+
+@mutation("one-quant-algo", "eagle3-int4_g128")
+def another_layout_of_integers(case: Case) -> None:
+    case.edit_json(lambda config: config["quantization_config"].update(format="int-quantized"), "config.json")
+
+
+@mutation("no-layer-overrides", "eagle3-int4_g128")
+def heads_aimed_at_without_being_quantized(case: Case) -> None:
+    def aim(config: dict[str, Any]) -> None:
+        config["quantization_config"]["config_groups"]["group_0"]["targets"].append("re:.*lm_head$")
+
+    case.edit_json(aim, "config.json")
+
+
+@mutation("hf-quant-config-agrees", "eagle3-int4_g128")
+def modelopts_file_beside_integers(case: Case) -> None:
+    (case.variant / "hf_quant_config.json").write_text('{"quantization": {}}')
 
 
 @mutation("config-preserved")

@@ -169,6 +169,47 @@ def test_fp8_block_of_a_width_that_ends_within_a_block(monkeypatch: pytest.Monke
     _close(layer, x, x, weight)
 
 
+@pytest.mark.parametrize(("format", "bits"), [(Format.INT4_G128, 4), (Format.INT8_G128, 8)])
+def test_integers_as_a_packed_checkpoint_reaches_them(format: Format, bits: int) -> None:
+    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+    from compressed_tensors.quantization import QuantizationArgs
+    from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import (
+        CompressedTensorsConfig,
+        CompressedTensorsLinearMethod,
+    )
+
+    half = 2 ** (bits - 1)
+    codes = torch.randint(-half, half, (OUT, IN)).to(torch.int8)
+    scale = torch.rand(OUT, IN // 128).mul(1e-2).add(1e-4).bfloat16()
+    tensors = {
+        "weight_packed": pack_to_int32(codes, bits),
+        "weight_scale": scale,
+        "weight_shape": torch.tensor([OUT, IN]),
+    }
+    config = CompressedTensorsConfig({}, [], "pack-quantized")
+    weights = QuantizationArgs(num_bits=bits, type="int", symmetric=True, strategy="group", group_size=128)
+    module = torch.nn.Module()
+    module.scheme = config._get_scheme_from_parts(weights, None, None, "pack-quantized", "fc")
+    method = CompressedTensorsLinearMethod(config)
+    method.create_weights(module, IN, [OUT], IN, OUT, torch.bfloat16, weight_loader=lambda *_: None)
+    parameters = dict(module.named_parameters())
+    assert parameters.keys() == tensors.keys()
+    for name, parameter in parameters.items():
+        parameter.data.copy_(tensors[name])
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        method.process_weights_after_loading(module)
+    finally:
+        torch.set_default_dtype(before)
+    assert type(module.scheme.kernel).__name__ == "WNA16EmulationKernel"
+    weight, layer, x = dequantize(format, tensors).bfloat16(), Loaded(module, method), _x()
+    assert torch.equal(weight, (codes.float() * scale.float().repeat_interleave(128, 1)).bfloat16())
+    assert torch.equal(layer(x), functional.linear(x, weight))
+    _close(layer, x, x, weight)
+    assert torch.equal(module.weight_packed, tensors["weight_packed"]), "what was loaded stays to be looked at"
+
+
 def test_fp8_without_the_fused_op() -> None:
     """The MLP of a plain FP8 drafter: the activation is not fused with an op that is not there."""
     from vllm.model_executor.layers.activation import SiluAndMul
