@@ -12,6 +12,7 @@ from draftmill.plans import Family, Fate
 from draftmill.reports import CheckStatus
 from tests.e2e.conftest import World
 from tests.e2e.embedded import Up
+from tests.fixtures.mtp import build as build_target
 from tests.unit.quantize.modelopt_reference import modelopt_tensors
 
 # The trained drafters that ship.
@@ -68,3 +69,26 @@ def test_reference_scales_are_modelopts_bytes(
                 name,
                 suffix,
             )
+
+
+def test_c17_c39_a_target_with_its_block(client: Client, up: Up, world: World, tmp_path: Path) -> None:
+    """Two variants share the target's files with their source; each job's links move them under the other's eyes."""
+    source = build_target(world.folder / "mtp", shards=2, apart=True)
+    world.hub.add("org/mtp", source)
+    specs = [JobSpec(source=RepoSource(repo="org/mtp"), format=format) for format in (Format.FP8, Format.NVFP4)]
+    jobs = [client.wait(job) for job in [client.submit(spec) for spec in specs]]
+    for job in jobs:
+        assert job.state is JobState.SUCCEEDED, job.problem
+        assert job.resolved_spec is not None
+        plan = client.plan(job)
+        assert plan.family is Family.MTP
+        variant = up.data_dir / "variants" / job.resolved_spec.variant
+        (pulled,) = (up.data_dir / "sources" / "org--mtp").glob("*/config.json")
+        for file in plan.untouched:
+            assert (variant / file.file).samefile(pulled.parent / file.file)
+        folder = tmp_path / job.id
+        client.download(job, folder)
+        for file in plan.untouched:
+            assert (folder / file.file).read_bytes() == (source / file.file).read_bytes()
+        block = load_file(folder / "model-00003.safetensors")
+        assert block["mtp.layers.0.self_attn.q_proj.weight"].dtype in (torch.float8_e4m3fn, torch.uint8)
