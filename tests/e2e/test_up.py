@@ -1,6 +1,7 @@
 """`draftmill up`: it keeps its jobs over stops and kills, lets nobody else in, and leaves nothing behind."""
 
 import json
+import re
 import signal
 import socket
 import stat
@@ -230,6 +231,7 @@ def test_people_get_urls_and_how_to_go_on(world: World, tmp_path: Path) -> None:
         said += running.stdout.read()
         notes = running.stderr.read()
     assert running.returncode == 0
+    assert re.search(r"^open     http://127\.0\.0\.1:\d+/ui/sign-in\?ticket=\S{20}", said, re.MULTILINE)
     for label in ("API      http://127.0.0.1:", "OpenAPI  http", "Redis    127.0.0.1:", f"data     {tmp_path}"):
         assert label in said
     assert f"DRAFTMILL_DATA_DIR='{tmp_path}'" in said
