@@ -62,6 +62,8 @@ class QuantizeOptions(Model):
     """`reference` gives each tensor its own scale, as ModelOpt does. It is for comparison: engines fuse siblings."""
     dtype: Literal["bfloat16", "float16", "keep"] = "bfloat16"
     """What kept floating tensors are cast to."""
+    merge: bool = False
+    """Take a drafter that is quantized in part, in this very format: the rest is quantized, what is there is kept."""
 
 
 class JobSpec(Model):
@@ -95,6 +97,15 @@ class JobSpec(Model):
         if self.format in (AUTO, KEEP):
             raise ValueError(f"the job names no format of its own: {self.format}")
         return Format(self.format)
+
+    @model_validator(mode="after")
+    def _control_is_unquantized(self) -> Self:
+        if self.quantize.merge and self.benchmark is not None:
+            message = "the source of a merged variant is quantized too, and no control for it; leave `benchmark` null"
+            raise PydanticCustomError("field_not_supported", message)
+        if self.quantize.merge and self.format not in set(Format):
+            raise PydanticCustomError("field_not_supported", "`quantize.merge` needs a format of its own")
+        return self
 
     @model_validator(mode="after")
     def _budget_of_auto(self) -> Self:

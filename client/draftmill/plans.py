@@ -81,6 +81,8 @@ class Plan(Model):
     ignore: tuple[str, ...]
     """Modules the engine must build unquantized: checkpoint and runtime names, per layer, with fused names; of a target
     in the same checkpoint, a pattern per layer."""
+    merged: tuple[str, ...] = ()
+    """Checkpoint's modules that were quantized before; their tensors are kept byte for byte."""
     source_bytes: int
     variant_bytes: int
     warnings: tuple[str, ...] = ()

@@ -107,6 +107,7 @@ KINDS: dict[str, Kind] = {
     "promised-layers-missing": Kind("The configuration promises draft layers that are not in the weights", 422),
     "unsafe-path": Kind("A path in the checkpoint leaves its folder", 422),
     "already-quantized": Kind("The checkpoint is quantized already", 422),
+    "merge-refused": Kind("What is quantized already and what is to be cannot be one configuration", 422),
     # Plan.
     "unknown-family": Kind("No drafter family fits the tensors and configuration", 422),
     "family-not-quantizable": Kind("The engine does not read quantized weights of this family", 422),

@@ -11,7 +11,7 @@ import typer
 
 from draftmill.cli import text
 from draftmill.cli.exits import ExitCode
-from draftmill.cli.options import Dtype, Exclude, FormatName, Json, LmHead, Scales
+from draftmill.cli.options import Dtype, Exclude, FormatName, Json, LmHead, Merge, Scales
 from draftmill.cli.output import Output, plain, size
 from draftmill.cli.request import Request, UsageProblemError, job_spec
 from draftmill.plans import Fate
@@ -34,6 +34,7 @@ def quantize(
     lm_head: LmHead = False,
     scales: Scales = "fused",
     dtype: Dtype = "bfloat16",
+    merge: Merge = False,
     verify: Annotated[bool, typer.Option(help="Prove the variant before it gets its name.")] = True,
     fsync: Annotated[bool, typer.Option(help="Wait until the disk has every byte.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT when it is a variant.")] = False,
@@ -51,7 +52,8 @@ def quantize(
       draftmill quantize ./drafter -f w4a16_nvfp4 --exclude '*fc*' -o drafter-w4 --json
     """
     output = Output(json)
-    request = Request(str(source.expanduser().absolute()), format, None, tuple(exclude), lm_head, scales, dtype)
+    typed = str(source.expanduser().absolute())
+    request = Request(typed, format, None, tuple(exclude), lm_head, scales, dtype, merge=merge)
     spec = job_spec(request)
     source, out = source.expanduser().resolve(), out.expanduser().absolute()
     _check(source, out, overwrite, device)

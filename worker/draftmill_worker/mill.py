@@ -55,8 +55,8 @@ def mill(
     """
     from draftmill_worker.assemble.assemble import assemble
     from draftmill_worker.checkpoint.checkpoint import open_checkpoint
-    from draftmill_worker.checkpoint.families import detect
     from draftmill_worker.checkpoint.identity import changed, fingerprint
+    from draftmill_worker.quantize.existing import read_drafter
     from draftmill_worker.quantize.plan import make_plan
     from draftmill_worker.quantize.stream import quantize
 
@@ -68,7 +68,7 @@ def mill(
         with _timed(seconds, "plan"):
             before = fingerprint(source)
             checkpoint = open_checkpoint(source)
-            drafter = detect(checkpoint)
+            drafter = read_drafter(checkpoint, format, options)
             plan = make_plan(checkpoint, drafter, format, options)
         with _timed(seconds, "quantize"):
             quantize(

@@ -15,9 +15,7 @@ _SOURCE = typer.Argument(
     help="A Hub repository (org/drafter), or a checkpoint folder on the service's machine (starts with / . or ~).",
 )
 _FORMAT = typer.Option("--format", "-f", metavar="FORMAT", help=f"One of {_FORMATS}.")
-_FORMAT_OR_AUTO = typer.Option(
-    "--format", "-f", metavar="FORMAT", help=f"One of {_FORMATS}; or auto, within a budget."
-)
+_FORMAT_OR_AUTO = typer.Option("--format", "-f", metavar="FORMAT", help=f"One of {_FORMATS}; or auto, within a budget.")
 Source = Annotated[str, _SOURCE]
 OptionalSource = Annotated[str | None, _SOURCE]
 """A recipe may name it."""
@@ -28,6 +26,9 @@ Exclude = Annotated[
     list[str], typer.Option(metavar="PATTERN", help="Keep tensors whose names match, such as '*fc*'. May be repeated.")
 ]
 LmHead = Annotated[bool, typer.Option("--lm-head", help="Quantize the drafter's own lm_head too.")]
+Merge = Annotated[
+    bool, typer.Option("--merge", help="Take a drafter that is quantized in part, in this format: quantize the rest.")
+]
 Scales = Annotated[
     str,
     typer.Option(

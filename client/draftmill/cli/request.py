@@ -94,6 +94,7 @@ class Request(NamedTuple):
     recipe: str | None = None
     accept_failed_gate: bool = False
     auto: AutoWords = AutoWords()
+    merge: bool = False
 
 
 def is_path(source: str) -> bool:
@@ -225,6 +226,7 @@ def _fields(request: Request, recipe: dict[str, Any], now: datetime, offenders: 
             offenders.append(Offender(where=option, message="is missing"))
             fields[name] = {"source": {"repo": "unknown"}, "format": "fp8"}[name]
     typed = {"exclude": request.exclude, "lm_head": request.lm_head, "scales": request.scales, "dtype": request.dtype}
+    typed["merge"] = request.merge
     defaults = Request._field_defaults
     quantize = {name: value for name, value in typed.items() if not recipe or value != defaults[name]}
     fields["quantize"] = _merged(recipe.get("quantize"), quantize)

@@ -26,6 +26,7 @@ from draftmill.cli.options import (
     FormatName,
     Json,
     LmHead,
+    Merge,
     OptionalFormat,
     OptionalSource,
     Revision,
@@ -48,6 +49,7 @@ def submit(
     lm_head: LmHead = False,
     scales: Scales = "fused",
     dtype: Dtype = "bfloat16",
+    merge: Merge = False,
     label: Annotated[
         list[str], typer.Option(metavar="KEY=VALUE", help="A label to find the job by. May be repeated.")
     ] = [],  # noqa: B006
@@ -123,6 +125,7 @@ def submit(
             recipe,
             accept_failed_gate,
             AutoWords(max_size, budget_al_drop, tuple(auto_format), auto_boots),
+            merge,
         )
     )
     for note in mistaken(source, target):
@@ -149,6 +152,7 @@ def preflight(
     lm_head: LmHead = False,
     scales: Scales = "fused",
     dtype: Dtype = "bfloat16",
+    merge: Merge = False,
     json: Json = False,
 ) -> None:
     """Say what a job would do, from the repository's headers alone; no weights are downloaded.
@@ -158,7 +162,7 @@ def preflight(
       draftmill preflight org/drafter --format nvfp4
     """
     output = Output(json)
-    spec = job_spec(Request(source, format, revision, tuple(exclude), lm_head, scales, dtype))
+    spec = job_spec(Request(source, format, revision, tuple(exclude), lm_head, scales, dtype, merge=merge))
     for note in mistaken(source):
         output.note(note)
     with Client() as client:

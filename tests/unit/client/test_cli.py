@@ -43,7 +43,8 @@ def test_submit_prints_the_id_and_sends_every_option(server: Scripted, capsys: p
     assert f"draftmill jobs watch {JOB.id}" in err
     sent = json.loads(server.seen[0].body)
     assert sent["source"] == {"repo": "org/drafter", "revision": "v2"}
-    assert sent["quantize"] == {"exclude": ["*fc*", "*o*"], "lm_head": True, "scales": "reference", "dtype": "keep"}
+    options = {"exclude": ["*fc*", "*o*"], "lm_head": True, "scales": "reference", "dtype": "keep", "merge": False}
+    assert sent["quantize"] == options
     assert (sent["format"], sent["labels"]) == ("nvfp4", {"a": "1", "b": "x=y"})
     assert sent["deadline"] == "2030-01-01T00:00:00Z"
     assert server.seen[0].headers["idempotency-key"] == "k"

@@ -22,7 +22,9 @@ def variant_config(checkpoint: Checkpoint, plan: Plan) -> dict[str, Any]:
         config = _with_dtype(config, plan.dtype)
         if not any(key in config for key in _DTYPE_KEYS):
             config["torch_dtype"] = plan.dtype
-    config["quantization_config"] = quantization_config(plan)
+    # Of a quantization that is merged, what is not said anew stays.
+    before = checkpoint.config["quantization_config"] if plan.merged else {}
+    config["quantization_config"] = before | quantization_config(plan)
     return config
 
 

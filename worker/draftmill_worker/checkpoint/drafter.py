@@ -47,6 +47,18 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Existing:
+    """What of a drafter is quantized already, all of it in one format."""
+
+    modules: tuple[str, ...]
+    """Checkpoint modules, without `.weight`."""
+    tensors: frozenset[str]
+    """Their weights and scales, by name."""
+    ignore: tuple[str, ...]
+    """Exclusions that its configuration lists."""
+
+
+@dataclass(frozen=True)
 class Drafter:
     family: Family
     dialect: str
@@ -78,6 +90,8 @@ class Drafter:
     float32_modules: tuple[str, ...] = ()
     """Modules the engine computes in fp32: stored fp32 stays."""
     warnings: tuple[str, ...] = field(default=())
+    existing: Existing | None = None
+    """Where the rest is to be quantized beside it."""
     target: Target | None = None
     """Of a drafter that lies in its target's checkpoint."""
 

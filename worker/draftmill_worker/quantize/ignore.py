@@ -35,6 +35,7 @@ def runtime_modules(drafter: Drafter, plan: Plan, target_layers: int | None = No
     `target_layers` is the target's number of decoder layers: the drafter's own record by default, or a stand-in.
     """
     quantized = {tensor.name.removesuffix(".weight") for tensor in plan.tensors if tensor.fate is Fate.QUANTIZED}
+    quantized |= {*plan.merged}
     depth = target_layers or drafter.target_num_layers or max(ASSUMED_TARGET_LAYERS, drafter.min_target_layers)
     return [
         RuntimeModule(name, module.members, bool(quantized.intersection(module.members)))
@@ -66,6 +67,11 @@ def ignore_list(drafter: Drafter, quantized: AbstractSet[str]) -> tuple[str, ...
     patterns = _target_patterns(drafter, forbidden)
     for module in kept:
         patterns |= dict.fromkeys(_safe(written_names(drafter, module), forbidden))
+    if drafter.existing is not None:
+        # They may exclude what this build knows nothing of.
+        stored = _Names(name for module in built for name in written_names(drafter, module))
+        before = (old for old in drafter.existing.ignore if not forbidden.hit_by(old) and not stored.hit_by(old))
+        patterns |= dict.fromkeys(before)
     _check_complete(drafter, kept, tuple(patterns), depths)
     return tuple(patterns)
 
@@ -73,6 +79,9 @@ def ignore_list(drafter: Drafter, quantized: AbstractSet[str]) -> tuple[str, ...
 def _target_patterns(drafter: Drafter, forbidden: "_Names") -> dict[str, None]:
     """Those of a target in the same checkpoint, which is served by the same list."""
     patterns = drafter.target.patterns if drafter.target else ()
+    if patterns and drafter.existing is not None:
+        message = "a target that is quantized itself is not merged with its MTP block"
+        raise ProblemError("family-not-quantizable", message, [Offender(where=drafter.engine_class, message=message)])
     hitting = [pattern for pattern in patterns if forbidden.hit_by(pattern)]
     if hitting:
         message = "names modules of the target and of its drafter alike"

@@ -19,6 +19,7 @@ from draftmill_worker.quantize.exclusions import exclusions
 from draftmill_worker.quantize.formats import scheme_for
 
 QUANTIZED = "2-D linear"
+MERGED = "quantized already: kept byte for byte"
 TARGET = "target: kept byte for byte"
 _CAST_TO = {"bfloat16": "BF16", "float16": "F16"}
 
@@ -40,6 +41,8 @@ class _Draft:
     """Fused group by tensor name."""
     modules: set[str] = field(default_factory=set)
     """Names of quantized modules."""
+    merged: set[str] = field(default_factory=set)
+    """Names of modules that were quantized before."""
 
 
 def make_plan(checkpoint: Checkpoint, drafter: Drafter, format: Format, options: QuantizeOptions) -> Plan:
@@ -67,6 +70,9 @@ def make_plan(checkpoint: Checkpoint, drafter: Drafter, format: Format, options:
 
 
 def _decide(draft: _Draft, module: Module) -> None:
+    if _is_merged(draft, module):
+        draft.merged.add(module.name)
+        return
     weights = [f"{member}.weight" for member in module.members]
     reason = _keep_reason(draft, module, weights)
     if reason is not None:
@@ -82,6 +88,17 @@ def _decide(draft: _Draft, module: Module) -> None:
             draft.findings.add("shape-not-divisible", weight, message, list(shape))
     draft.quantized |= dict.fromkeys(weights, module.name if module.fused else None)
     draft.modules.add(module.name)
+
+
+def _is_merged(draft: _Draft, module: Module) -> bool:
+    """Whether the module is quantized already. Of a fused one all parts must be, or none."""
+    existing = draft.drafter.existing
+    inside = [member for member in module.members if existing is not None and member in existing.modules]
+    if inside and len(inside) < len(module.members):
+        others = [member for member in module.members if member not in inside]
+        message = f"{', '.join(inside)} quantized already, {', '.join(others)} not, yet the engine fuses them"
+        draft.findings.add("mixed-fused-group", module.name, message, inside)
+    return bool(inside)
 
 
 def _keep_reason(draft: _Draft, module: Module, weights: list[str]) -> str | None:
@@ -124,7 +141,8 @@ def _assembled(draft: _Draft) -> Plan:
         dtype=options.dtype,
         tensors=tensors,
         untouched=untouched,
-        ignore=exclusions(draft.format, drafter, draft.modules),
+        ignore=exclusions(draft.format, drafter, draft.modules | draft.merged),
+        merged=() if drafter.existing is None else drafter.existing.modules,
         source_bytes=draft.checkpoint.nbytes,
         variant_bytes=written + sum(file.nbytes for file in untouched),
         warnings=(*drafter.warnings, *_warnings(draft, tensors)),
@@ -168,6 +186,9 @@ def _tensor_plan(draft: _Draft, tensor: TensorInfo) -> TensorPlan:
 
 def _kept(draft: _Draft, tensor: TensorInfo) -> tuple[Fate, str, str]:
     """Fate, reason and dtype of a tensor that is not quantized."""
+    existing = draft.drafter.existing
+    if existing is not None and tensor.name in existing.tensors:
+        return Fate.KEPT, MERGED, tensor.dtype
     target = draft.drafter.target
     if target is not None and tensor.name not in target.block:
         return Fate.KEPT, TARGET, tensor.dtype
@@ -224,6 +245,9 @@ def _nbytes(output: OutputTensor) -> int:
 
 def _warnings(draft: _Draft, tensors: tuple[TensorPlan, ...]) -> list[str]:
     options, found = draft.options, []
+    if draft.drafter.existing is not None:
+        count = len(draft.drafter.existing.modules)
+        found.append(f"merged: {count} modules were quantized before, by whatever means, and are kept as they are")
     if options.dtype == "float16" and any(tensor.fate is Fate.CAST for tensor in tensors):
         found.append("float16: a drafter's fused hidden states can overflow in it; acceptance fell to 0.06 of 15 once")
     if options.scales == "reference":

@@ -8,7 +8,7 @@ from draftmill.states import Stage
 from draftmill_worker import stage
 from draftmill_worker.assemble.assemble import assemble
 from draftmill_worker.checkpoint.checkpoint import open_checkpoint
-from draftmill_worker.checkpoint.families import detect
+from draftmill_worker.quantize.existing import read_drafter
 
 
 def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
     result = assemble(
         source,
         checkpoint,
-        detect(checkpoint),
+        read_drafter(checkpoint, plan.format, request.spec.quantize),
         plan,
         request.variant,
         repo=pulled["repo"],

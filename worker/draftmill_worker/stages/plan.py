@@ -13,10 +13,10 @@ from draftmill.problems import Offender, Problem, ProblemError
 from draftmill.states import Stage
 from draftmill_worker import stage
 from draftmill_worker.checkpoint.checkpoint import open_checkpoint
-from draftmill_worker.checkpoint.families import detect
 from draftmill_worker.heads.build import heads_build
 from draftmill_worker.heads.draft_head import has_mtp
 from draftmill_worker.quantize.build import QUANTIZER_BUILD
+from draftmill_worker.quantize.existing import read_drafter
 from draftmill_worker.quantize.plan import make_plan
 from draftmill_worker.variants import VariantStore, variant_digest
 
@@ -112,7 +112,7 @@ def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
         return _run_head(request, report)
     checkpoint = open_checkpoint(Path(request.previous[Stage.PULL]["folder"]))
     format, quantize, choice = _asked(request)
-    plan = make_plan(checkpoint, detect(checkpoint), format, quantize)
+    plan = make_plan(checkpoint, read_drafter(checkpoint, format, quantize), format, quantize)
     for warning in plan.warnings:
         report.log("warning", warning)
     resolved = _resolve(request, plan, quantize)

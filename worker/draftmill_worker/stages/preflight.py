@@ -3,8 +3,8 @@
 from draftmill.jobs import JobSpec, PathSource
 from draftmill.plans import Plan, Preflight
 from draftmill_worker.checkpoint.checkpoint import Checkpoint
-from draftmill_worker.checkpoint.families import detect
 from draftmill_worker.pull import LocalSettings, read_local, read_remote
+from draftmill_worker.quantize.existing import read_drafter
 from draftmill_worker.quantize.plan import make_plan
 from draftmill_worker.settings import StageSettings
 from draftmill_worker.stages.hub import hub_settings
@@ -20,4 +20,5 @@ def preflight(spec: JobSpec, settings: StageSettings) -> Preflight:
 
 
 def _plan(checkpoint: Checkpoint, spec: JobSpec) -> Plan:
-    return make_plan(checkpoint, detect(checkpoint), spec.fixed_format, spec.quantize)
+    drafter = read_drafter(checkpoint, spec.fixed_format, spec.quantize)
+    return make_plan(checkpoint, drafter, spec.fixed_format, spec.quantize)

@@ -14,6 +14,7 @@ from draftmill_worker.checkpoint.families import detect
 from draftmill_worker.checkpoint.identity import fingerprint
 from draftmill_worker.pull import LocalSettings, Pulled, pull_path, pull_repo
 from draftmill_worker.pull.prompts import bring_corpus, bring_prompts
+from draftmill_worker.quantize.existing import read_drafter
 from draftmill_worker.stages.hub import hub_settings
 
 Source = RepoSource | PathSource
@@ -36,6 +37,12 @@ def _pull(
 def _any(checkpoint: Checkpoint) -> None:
     """A target may be of any kind: the engine decides."""
     del checkpoint
+
+
+def _reading(request: stage.StageRequest) -> Callable[[Checkpoint], object]:
+    """What refuses a drafter before its weights come."""
+    spec = request.spec
+    return (lambda found: read_drafter(found, spec.fixed_format, spec.quantize)) if spec.quantize.merge else detect
 
 
 def _described(pulled: Pulled) -> dict[str, Any]:
@@ -88,7 +95,7 @@ def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
     if heads:
         extra = _for_heads(request, report)
     # A head may be a whole target's: what it is, the stages that rewrite it find out.
-    pulled = _pull(request, report, request.spec.source, _any if heads else detect)
+    pulled = _pull(request, report, request.spec.source, _any if heads else _reading(request))
     for note in pulled.notes:
         report.log("warning", note)
     size = sum(file.size for file in pulled.manifest.files)

@@ -7,9 +7,9 @@ from draftmill_worker.checkpoint.checkpoint import Checkpoint
 
 _STAGE = re.compile(r"mtp\.\d{1,6}\.(?:markov_head|main_proj|main_norm)\.")
 _REASON = (
-    "DeepSeek-V4's DSpark stages lie in the target's checkpoint and are served under the target's own quantization, FP8 "
-    "in blocks of 128x128 with experts in MXFP4: the engine multiplies the FP8 blocks of wo_a itself, and reads no other "
-    "format there"
+    "DeepSeek-V4's DSpark stages lie in the target's checkpoint and are served under the target's own quantization, "
+    "FP8 in blocks of 128x128 with experts in MXFP4: the engine multiplies the FP8 blocks of wo_a itself, and reads no "
+    "other format there"
 )
 
 

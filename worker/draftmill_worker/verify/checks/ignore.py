@@ -125,10 +125,6 @@ def _judge(view: View, answer: engine.Answer, expected: dict[str, bool]) -> Resu
     return result
 
 
-def _layout(view: View) -> str:
-    return layout_of(view.plan.family, view.settings)
-
-
 def _compressed(view: View) -> bool:
     return view.spec.quant_method == compressed.METHOD
 
@@ -160,6 +156,10 @@ def _packed(view: View) -> dict[str, tuple[str, ...]]:
     return embedded.PACKED if _embedded(view) else packed_mapping(_layout(view))
 
 
+def _layout(view: View) -> str:
+    return layout_of(view.plan.family, view.settings)
+
+
 def _matrices(view: View) -> list[str]:
     if _embedded(view):
         # The target's too, also those in files that the plan does not list tensor by tensor.
@@ -173,7 +173,7 @@ def _matrices(view: View) -> list[str]:
 
 
 def _quantized(view: View) -> frozenset[str]:
-    return frozenset(linear.name for linear in view.linears)
+    return frozenset(linear.name for linear in view.linears) | {*view.plan.merged}
 
 
 def _layers(view: View) -> int:

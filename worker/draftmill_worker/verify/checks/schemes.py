@@ -64,13 +64,13 @@ def _compare(result: Result, found: TensorInfo | None, dtype: str, shape: tuple[
     proves="every module stored in the format's dtype has every scale its scheme needs",
 )
 def scales_complete(view: View) -> Result:
-    quantized = _quantized(view)
+    quantized = [*_quantized(view), *view.plan.merged]
     result = Result(evidence={"modules": len(quantized), "scales": [scale.suffix for scale in view.spec.scales]})
     for module in quantized:
-        for scale in view.spec.scales:
-            if f"{module}.{scale.suffix}" not in view.tensors:
-                result.blame(f"{module}.{scale.suffix}", f"{view.plan.format.value} needs it; it is not there")
-    planned = {linear.name for linear in view.linears}
+        for stored in (*view.spec.scales, *view.spec.described_by):
+            if f"{module}.{stored.suffix}" not in view.tensors:
+                result.blame(f"{module}.{stored.suffix}", f"{view.plan.format.value} needs it; it is not there")
+    planned = {linear.name for linear in view.linears} | {*view.plan.merged}
     for module in sorted(planned ^ set(quantized)):
         result.blame(module, "quantized in the plan or in the file, not in both")
     return result
