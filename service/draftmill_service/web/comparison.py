@@ -4,22 +4,36 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from draftmill.benchmarks import Acceptance, Arm
+from draftmill.benchmarks import Acceptance, Arm, Verdict
 from draftmill.jobs import Job
 from draftmill_service.web.words import plain, source
 
 COLOURS = 8
-"""Series that the style sheet tells apart; more begin anew, with other dashes."""
+"""Series that the style sheet tells apart; more begin anew, dashed."""
 
 
 @dataclass(frozen=True)
-class Series:
+class Marked:
+    """Told apart in a drawing by a number: 0 for the control, variants from 1."""
+
+    mark: int
+
+    @property
+    def colour(self) -> int:
+        return 0 if self.mark == 0 else (self.mark - 1) % COLOURS + 1
+
+    @property
+    def again(self) -> bool:
+        """Its colour is another's too."""
+        return self.mark > COLOURS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series(Marked):
     """One arm of a benchmark, as a chart shows it."""
 
     name: str
     href: str | None
-    mark: int
-    """Number of its colour, from 1; 0 is the control's."""
     al: float | None
     rates: tuple[float, ...]
     samples: tuple[int, ...]
@@ -27,8 +41,8 @@ class Series:
     emulated: bool
 
 
-@dataclass(frozen=True)
-class Candidate:
+@dataclass(frozen=True, kw_only=True)
+class Candidate(Marked):
     """A variant, or the control it was measured against (then without a job)."""
 
     name: str
@@ -40,7 +54,6 @@ class Candidate:
     high: float | None
     passed: bool | None
     emulated: bool
-    mark: int
     best: bool = False
     """No other is both smaller and accepted as well."""
 
@@ -71,7 +84,16 @@ def samples(arm: Arm) -> tuple[int, ...]:
 
 
 def _series(name: str, href: str | None, mark: int, arm: Arm) -> Series:
-    return Series(name, href, mark, arm.al, arm.conditional_acceptance, samples(arm), arm.al_by_category, arm.emulated)
+    return Series(
+        mark=mark,
+        name=name,
+        href=href,
+        al=arm.al,
+        rates=arm.conditional_acceptance,
+        samples=samples(arm),
+        categories=arm.al_by_category,
+        emulated=arm.emulated,
+    )
 
 
 def curves_of(job: Job, found: Acceptance) -> list[Series]:
@@ -128,23 +150,32 @@ def _group(key: str, measured: list[Measured]) -> Group:
 
 def _control(each: Measured) -> Candidate:
     summary, control = each.job.summary, each.found.control
-    size = summary.source_bytes if summary is not None else 0
-    return Candidate("control (unquantized)", None, size, control.al or 1.0, None, None, None, control.emulated, 0)
+    return Candidate(
+        mark=0,
+        name="control (unquantized)",
+        job=None,
+        bytes=0 if summary is None else summary.source_bytes,
+        al=control.al or 1.0,
+        low=None,
+        high=None,
+        passed=None,
+        emulated=control.emulated,
+    )
 
 
 def _candidate(each: Measured, mark: int) -> Candidate:
     found, summary = each.found, each.job.summary
     accepted = (found.control.al or 1.0) - 1
     return Candidate(
-        name_of(each.job),
-        each.job,
-        summary.variant_bytes if summary is not None else 0,
-        found.variant.al or 1.0,
-        max(1.0, 1 + accepted * (1 + found.change.low)),
-        max(1.0, 1 + accepted * (1 + found.change.high)),
-        found.gate.verdict == "passed",
-        found.variant.emulated,
-        mark,
+        mark=mark,
+        name=name_of(each.job),
+        job=each.job,
+        bytes=0 if summary is None else summary.variant_bytes,
+        al=found.variant.al or 1.0,
+        low=max(1.0, 1 + accepted * (1 + found.change.low)),
+        high=max(1.0, 1 + accepted * (1 + found.change.high)),
+        passed=found.gate.verdict is Verdict.PASSED,
+        emulated=found.variant.emulated,
     )
 
 

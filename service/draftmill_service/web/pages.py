@@ -39,6 +39,8 @@ def _environment() -> Environment:
         # Everywhere, whatever a template's name ends in.
         autoescape=True,
         undefined=StrictUndefined,
+        # They do not change while the service runs.
+        auto_reload=False,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -35,6 +35,17 @@ def candidate(size: int, al: float, *, passed: bool | None = True, **more: Any) 
     )
 
 
+def series(al: float | None, categories: dict[str, float] | None = None, **more: Any) -> Series:
+    known = {"mark": 1, "name": "a", "href": None, "rates": (), "samples": (), "emulated": False}
+    return Series(**known | more, al=al, categories=categories or {})
+
+
+def test_more_series_than_colours_begin_anew() -> None:
+    drawn = [series(2.0, mark=mark) for mark in range(18)]
+    assert [each.colour for each in drawn] == [0, *range(1, 9), *range(1, 9), 1]
+    assert [each.again for each in drawn] == [False] * 9 + [True] * 9
+
+
 @given(NUMBERS)
 def test_an_axis_holds_its_values_in_even_steps(values: list[float]) -> None:
     drawn = axis(values, 50, 650)
@@ -47,8 +58,8 @@ def test_an_axis_holds_its_values_in_even_steps(values: list[float]) -> None:
 
 
 def test_bars_begin_where_nothing_is_accepted() -> None:
-    one = Series("a", None, 0, 2.0, (), (), {"code": 3.0, "math": 1.0}, False)
-    two = Series("b", None, 1, 2.0, (), (), {"code": 2.0}, False)
+    one = series(2.0, {"code": 3.0, "math": 1.0})
+    two = series(2.0, {"code": 2.0})
     drawn = category_bars([one, two])
     assert drawn.x.low == 1.0
     code, math = drawn.groups
@@ -62,11 +73,11 @@ def test_a_position_has_as_many_samples_as_drafts_came_so_far() -> None:
     sha = "0" * 64
     arm = Arm(name=ArmName.VARIANT, receipt="b", prompts=(), counts=counts, al=2.3, output_sha256=sha)
     assert samples(arm) == (10, 8, 4)
-    drawn = acceptance_curves([Series("a", None, 1, 2.3, (0.8, 0.5, 0.25), samples(arm), {}, False)])
+    drawn = acceptance_curves([series(2.3, rates=(0.8, 0.5, 0.25), samples=samples(arm))])
     (curve,) = drawn.curves
     assert [(dot.position, dot.samples) for dot in curve.dots] == [(1, 10), (2, 8), (3, 4)]
     assert [dot.y for dot in curve.dots] == sorted(dot.y for dot in curve.dots)
-    assert acceptance_curves([Series("nothing counted", None, 0, None, (), (), {}, False)]).curves[0].dots == ()
+    assert acceptance_curves([series(None)]).curves[0].dots == ()
 
 
 def test_the_front_is_of_those_that_passed() -> None:
