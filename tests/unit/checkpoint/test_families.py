@@ -428,7 +428,7 @@ def test_c28_parts_of_gemma4_dspark(tmp_path: Path) -> None:
         ("layers.0.input_layernorm.weight", (HIDDEN,)),
     ],
 )
-def test_eagle_tensors_at_which_the_engine_stops(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
+def test_eagle_tensors_that_the_engine_has_no_place_for(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
     problem = _problem(eagle().add({name: shape}), tmp_path)
     assert (problem.slug, _wheres(problem)) == ("shape-mismatch", [name])
 

@@ -1,7 +1,7 @@
 """EAGLE-1: decoder layers over the embedding and the target's last state, joined by `fc`; the head is the target's.
 
-Read from vLLM 0.32, models/llama_eagle.py. The first layer has no input norm, the stack no final one. The class has no
-lm_head and no bias on `fc`: its loader stops at either.
+Read from vLLM 0.32, models/llama_eagle.py. The first layer has no input norm, the stack no final one; the class has no
+lm_head, and its loader stops at all three. A bias on `fc` it drops without a word.
 """
 
 from draftmill.plans import Family, Head
@@ -63,8 +63,8 @@ def _check_class(reading: Reading) -> None:
 
 
 def _check_unread(reading: Reading) -> None:
-    """Notes tensors at which the engine's loader stops."""
-    message = "vLLM's EAGLE-1 class has no place for it and does not load"
+    """Notes tensors at which the engine's loader stops, or which it drops."""
+    message = "vLLM's EAGLE-1 class has no place for it: the drafter would not load, or draft as if it were zero"
     for name in (LM_HEAD, "fc.bias", "norm.weight", "layers.0.input_layernorm.weight"):
         if name in reading.tensors:
             reading.findings.add("shape-mismatch", name, message)
