@@ -115,6 +115,12 @@ class JobSpec(Model):
             raise PydanticCustomError("auto_budget", "`auto.max_al_drop` needs a benchmark that measures it")
         return self
 
+    @property
+    def reads_hidden_states(self) -> bool:
+        """Whether an engine runs for `capture`; else it only names a tokenizer."""
+        counted = self.draft_vocab is not None and self.draft_vocab.own_outputs
+        return self.capture is not None and (self.head is not None or counted)
+
     @model_validator(mode="after")
     def _rewritten_heads(self) -> Self:
         if (self.format == KEEP) != (self.head is not None or self.draft_vocab is not None):

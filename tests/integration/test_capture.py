@@ -7,11 +7,14 @@ import torch
 from safetensors import safe_open
 
 from draftmill.benchmarks import PromptSet
-from draftmill.heads import CaptureOptions
+from draftmill.heads import CaptureOptions, HeadOptions
 from draftmill_worker.bench.prompts import Prompt
+from draftmill_worker.checkpoint.checkpoint import open_checkpoint
 from draftmill_worker.checkpoint.config import load_json
 from draftmill_worker.heads.capture import MANIFEST, CaptureManifest, Place, capture
+from draftmill_worker.heads.quantize import quantize_head
 from draftmill_worker.heads.rows import FILE, open_rows
+from draftmill_worker.heads.source import find_head
 from tests.fixtures.heads import target
 
 pytestmark = pytest.mark.vllm
@@ -49,3 +52,9 @@ def test_each_token_has_the_row_that_torch_gives_it(exact: Path, tmp_path: Path)
     befores = rows.tokens[rows.starts[1:] - 2]
     assert torch.equal(ends, (befores + target.STEP) % target.Shape.vocab)
     assert manifest.calibration_rows + manifest.held_out_rows == manifest.rows
+    # Published ratios of GPTQ's KL to rounding's are 0.35 to 0.43.
+    source = find_head(exact, open_checkpoint(exact))
+    report = quantize_head(source, HeadOptions(), rows, tmp_path / "head.safetensors", lambda *_: None)
+    assert report.rtn is not None
+    assert report.gptq is not None
+    assert report.gptq.kl <= 0.6 * report.rtn.kl

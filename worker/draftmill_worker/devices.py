@@ -34,7 +34,7 @@ def wanted(stage: Stage, spec: JobSpec, settings: WorkerSettings) -> Wanted | No
         return _to_pack(settings)
     if stage in (Stage.CHOOSE, Stage.BENCH) and spec.benchmark is not None:
         return _to_measure(spec.benchmark, settings)
-    if stage is Stage.CAPTURE and spec.capture is not None:
+    if stage is Stage.CAPTURE and spec.capture is not None and spec.reads_hidden_states:
         return _to_measure(spec.capture, settings)
     return None
 

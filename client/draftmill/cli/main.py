@@ -46,7 +46,13 @@ def _about(
 
 
 # Command, or group of commands, by the module that holds it.
-_COMMANDS = {"submit": "submit", "preflight": "submit", "download": "files", "formats": "files"}
+_COMMANDS = {
+    "submit": "submit",
+    "preflight": "submit",
+    "head": "head",
+    "download": "files",
+    "formats": "files",
+}
 _GROUPS = {
     "jobs": "List, show, watch, cancel and retry jobs.",
     "batch": "Submit, show, watch, report, cancel and retry batches.",

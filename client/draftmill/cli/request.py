@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from draftmill._locations import is_field
 from draftmill.cli.recipe import read_recipe
 from draftmill.jobs import JobSpec, PathSource, RepoSource
 from draftmill.problems import Offender, ProblemError
@@ -140,13 +141,17 @@ def read_deadline(text: str | None, now: datetime, offenders: list[Offender]) ->
 
 
 def _offenders(error: ValidationError) -> list[Offender]:
-    found = []
+    found: list[Offender] = []
     for fault in error.errors(include_url=False):
         names = [str(part) for part in fault["loc"]]
         where = next((_OPTIONS[name] for name in reversed(names) if name in _OPTIONS), ".".join(names))
         message = _PATTERNS.get(where, fault["msg"]) if fault["type"] == "string_pattern_mismatch" else fault["msg"]
         value = fault["input"] if isinstance(fault["input"], str | int | float) else None
-        found.append(Offender(where=where, message=message, value=value))
+        if found and found[-1].where == where and not all(is_field(part) for part in fault["loc"]):
+            # Another kind of value that would do at the same place.
+            found[-1] = found[-1].model_copy(update={"message": f"{found[-1].message}; or: {message}"})
+        else:
+            found.append(Offender(where=where, message=message, value=value))
     return found
 
 

@@ -21,7 +21,7 @@ from draftmill_worker.heads.rows import FILE, open_rows
 def _capture(request: stage.StageRequest, report: stage.Reporter, target: Path) -> str | None:
     """SHA-256 of the rows; None where none were asked for."""
     options, pulled = request.spec.capture, request.previous[Stage.PULL]
-    if options is None:
+    if options is None or not request.spec.reads_hidden_states:
         return None
     read = texts.load(options.texts, _path(pulled["capture_texts"]))
     place = Place(

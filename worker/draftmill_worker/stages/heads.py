@@ -25,7 +25,7 @@ def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
         spec.draft_vocab,
         ids,
         tuple(Coverage.model_validate(one) for one in learned["coverage"]),
-        open_rows(taken / FILE) if spec.capture is not None else None,
+        open_rows(taken / FILE) if spec.reads_hidden_states else None,
     )
     plan = mill_head(
         Path(request.previous[Stage.PULL]["folder"]),
