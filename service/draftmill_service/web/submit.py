@@ -167,10 +167,10 @@ def _labels(lines: list[str]) -> dict[str, str]:
 
 def _errors(error: ValidationError) -> list[str]:
     said = []
-    for each in error.errors(include_url=False):
-        if each["type"] in {"missing", "extra_forbidden"}:
-            # Of the member of a union that was not meant: the form sends every field, and no other.
-            continue
+    every = error.errors(include_url=False)
+    # Those of the member of a union that was not meant: the form sends every field, and no other.
+    meant = [each for each in every if each["type"] not in {"missing", "extra_forbidden"}]
+    for each in meant or every:
         # Pydantic puts members of unions between the fields.
         place = ".".join(part for part in map(str, each["loc"]) if _FIELD.fullmatch(part))
         name = next((label for start, label in _PLACES.items() if place.startswith(start)), place)
