@@ -47,8 +47,8 @@ class Workshop:
         folder = self.folder / "source"
         return folder if folder.exists() else build(folder, apart=True)
 
-    def variant(self, format: Format) -> Path:
-        out = self.folder / f"variant-{format}"
+    def variant(self, format: Format, name: str = "variant") -> Path:
+        out = self.folder / f"{name}-{format}"
         switches = Switches(verify=False, fsync=False)
         mill(self.source(), out, format, QuantizeOptions(), switches=switches, progress=lambda *_: None)
         return out
@@ -129,7 +129,7 @@ def test_every_format(workshop: Workshop, format: Format) -> None:
 @pytest.mark.slow
 def test_a_target_that_is_built_quantized_breaks_a_rule(workshop: Workshop) -> None:
     """C9, C111: a list that lost the target's last layer leaves it quantized by name, and bf16 on the disk."""
-    variant = workshop.variant(Format.FP8)
+    variant = workshop.variant(Format.FP8, "spoiled")
     for name in ("config.json", "hf_quant_config.json"):
         text = (variant / name).read_text()
         assert '"model.layers.1.*"' in text

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from draftmill.jobs import QuantizeOptions
 from draftmill.plans import Fate, Plan
 from draftmill.problems import ProblemError
 from draftmill_worker.checkpoint.checkpoint import open_checkpoint
+from draftmill_worker.checkpoint.drafter import Existing
 from draftmill_worker.checkpoint.families import detect
 from draftmill_worker.quantize.ignore import excludes
 from draftmill_worker.quantize.plan import TARGET, make_plan
@@ -115,3 +117,13 @@ def test_experts_are_excluded_as_one(tmp_path: Path) -> None:
     reasons = {tensor.reason for tensor in plan.tensors if ".experts." in tensor.name}
     assert len(reasons) == 1
     assert "experts" in reasons.pop()
+
+
+def test_a_target_that_is_quantized_itself_is_not_merged(tmp_path: Path) -> None:
+    """One pattern per layer of the target would take what is quantized there."""
+    checkpoint = open_checkpoint(qwen3_5().write(tmp_path / "target"))
+    existing = Existing(modules=("model.layers.0.mlp.up_proj",), tensors=frozenset(), ignore=())
+    drafter = replace(detect(checkpoint), existing=existing)
+    with pytest.raises(ProblemError) as caught:
+        make_plan(checkpoint, drafter, Format.FP8, QuantizeOptions())
+    assert caught.value.problem.slug == "family-not-quantizable"
