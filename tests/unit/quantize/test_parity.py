@@ -10,6 +10,17 @@ from draftmill_worker.quantize.kernels import row_ops
 from tests.unit.quantize.modelopt_reference import modelopt_tensors
 from tests.unit.quantize.weights import CAST, packed, same_bytes, unit, weights
 
+WIDE = (Format.MXFP8, Format.FP8_PB_WO, Format.INT4_G128, Format.INT8_G128)
+CASES = [
+    pytest.param(format, cast, marks=[pytest.mark.slow] if format in WIDE and cast != "BF16" else [])
+    for format in Format
+    for cast in CAST
+]
+SOURCES = [
+    pytest.param(format, source, marks=[pytest.mark.slow] if format in WIDE and source is not torch.float32 else [])
+    for format in Format
+    for source in (torch.float16, torch.float32, torch.float64)
+]
 DEVICES = ("cpu", "torch")
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
@@ -27,8 +38,7 @@ def assert_parity(sources: list[torch.Tensor], format: Format, cast: str) -> Non
             assert not different, (device, sources[index], {name: (ours[name], theirs[name]) for name in different})
 
 
-@pytest.mark.parametrize("cast", CAST)
-@pytest.mark.parametrize("format", Format)
+@pytest.mark.parametrize(("format", "cast"), CASES)
 @given(data=st.data())
 @settings(relaxed, max_examples=12)
 def test_any_weight(format: Format, cast: str, data: st.DataObject) -> None:
@@ -46,8 +56,7 @@ def test_two_thousand_weights(format: Format, data: st.DataObject) -> None:
     assert_parity(sources, format, "BF16")
 
 
-@pytest.mark.parametrize("source", [torch.float16, torch.float32, torch.float64])
-@pytest.mark.parametrize("format", Format)
+@pytest.mark.parametrize(("format", "source"), SOURCES)
 @given(data=st.data())
 @settings(relaxed, max_examples=8)
 def test_the_cast_comes_before_the_amax(format: Format, source: torch.dtype, data: st.DataObject) -> None:
