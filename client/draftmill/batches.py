@@ -21,6 +21,7 @@ from draftmill._model import Model
 from draftmill.benchmarks import Benchmark, Verdict
 from draftmill.choices import Auto
 from draftmill.formats import Format
+from draftmill.heads import CaptureOptions, DraftVocabOptions, HeadOptions
 from draftmill.jobs import JobSpec, LabelKey, LabelValue, QuantizeOptions, Summary
 from draftmill.sources import Commit, Instant, PathSource, RepoSource
 from draftmill.states import DONE, JobState, Outcome, Reason
@@ -34,7 +35,7 @@ T = TypeVar("T")
 CHECKED = {"matrix": "checked"}
 """Validation context for a spec that was found well before: every item's spec is not made once more."""
 
-ItemFormat = Format | Literal["auto"]
+ItemFormat = Format | Literal["auto", "keep"]
 """What a job's format may be."""
 OptionsName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 
@@ -47,6 +48,10 @@ class BatchOptions(Model):
     quantize: QuantizeOptions = QuantizeOptions()
     auto: Auto | None = None
     """Goes with the format `auto`, and only with it."""
+    head: HeadOptions | None = None
+    """This and the next two go with the format `keep`, as in a job."""
+    draft_vocab: DraftVocabOptions | None = None
+    capture: CaptureOptions | None = None
 
 
 def _fault(location: tuple[int | str, ...], kind: str, message: str, value: Any) -> InitErrorDetails:
@@ -259,7 +264,7 @@ class ReportRow(BatchItem):
 
     family: str | None = None
     commit: Commit | None = None
-    resolved_format: Format | None = None
+    resolved_format: Format | Literal["keep"] | None = None
     """Of the variant: of an item with `auto` what was chosen."""
     source_bytes: int | None = None
     variant_bytes: int | None = None

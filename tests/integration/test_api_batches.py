@@ -118,6 +118,9 @@ def test_all_offenders_are_named_by_their_place(api: httpx.Client) -> None:
     mixed = {**MATRIX, "formats": ["fp8", "auto"], "options": [{}, {"auto": {"max_size": 0.5}}]}
     document = problem(api.post("/v1/batches", json=mixed), "invalid-request")
     assert wheres(document) == {"$.formats[0].options[1]", "$.formats[1].options[0]"}
+    heads = {**MATRIX, "formats": ["keep"], "options": [{"head": {"method": "rtn"}}, {"name": "none"}]}
+    document = problem(api.post("/v1/batches", json=heads), "invalid-request")
+    assert wheres(document) == {"$.formats[0].options[1]"}
     past = {**MATRIX, "deadline": "2020-01-01T00:00:00Z"}
     assert wheres(problem(api.post("/v1/batches", json=past), "invalid-request")) == {"$.deadline"}
 
