@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftmill.benchmarks import Benchmark
+from draftmill.heads import CaptureOptions
 from draftmill.plans import Family
 from draftmill.problems import Offender, ProblemError
 from draftmill_worker.checkpoint.drafter import Drafter
@@ -36,7 +37,9 @@ def engine_args(benchmark: Benchmark, target: Mapping[str, Any], drafter: Drafte
     return args
 
 
-def check_remote_code(benchmark: Benchmark, repos: Mapping[str, str | None], allowed: tuple[str, ...]) -> None:
+def check_remote_code(
+    benchmark: Benchmark | CaptureOptions, repos: Mapping[str, str | None], allowed: tuple[str, ...]
+) -> None:
     """`repos` by role; None for a local folder. ProblemError("remote-code-refused") unless the operator allows each."""
     if not benchmark.engine_args.trust_remote_code:
         return

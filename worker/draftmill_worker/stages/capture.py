@@ -9,6 +9,10 @@ import torch
 from draftmill.heads import Coverage, DraftVocabOptions
 from draftmill.states import Stage
 from draftmill_worker import devices, stage
+from draftmill_worker.bench import memory
+from draftmill_worker.bench.engine_args import check_remote_code
+from draftmill_worker.bench.engine_env import cache_bytes
+from draftmill_worker.bench.subject import Directory
 from draftmill_worker.bench.turns import turn
 from draftmill_worker.checkpoint.checkpoint import open_checkpoint
 from draftmill_worker.files import write_atomic
@@ -16,13 +20,15 @@ from draftmill_worker.heads import choosing, texts
 from draftmill_worker.heads.capture import Place, capture
 from draftmill_worker.heads.mill import CAPTURE, IDS, ids_sha256
 from draftmill_worker.heads.rows import FILE, open_rows
+from draftmill_worker.stages.engines import directory
 
 
-def _capture(request: stage.StageRequest, report: stage.Reporter, target: Path) -> str | None:
-    """SHA-256 of the rows; None where none were asked for."""
-    options, pulled = request.spec.capture, request.previous[Stage.PULL]
+def _capture(request: stage.StageRequest, report: stage.Reporter, reader: Directory) -> str | None:
+    """SHA-256 of the rows; None where none are read."""
+    options, pulled, target = request.spec.capture, request.previous[Stage.PULL], reader.folder
     if options is None or not request.spec.reads_hidden_states:
         return None
+    check_remote_code(options, {"capture.target": reader.repo}, request.settings.trust_remote_code_repos)
     read = texts.load(options.texts, _path(pulled["capture_texts"]))
     place = Place(
         out=request.scratch / CAPTURE,
@@ -33,6 +39,9 @@ def _capture(request: stage.StageRequest, report: stage.Reporter, target: Path) 
         visible=devices.visible(request.devices),
     )
     with turn(request.data_dir, request.devices or (devices.CPU,), report):
+        args, shown = options.engine_args, place.visible.get(devices.VISIBLE)
+        cache = cache_bytes(options.engine_env)
+        memory.require(reader.weight_bytes, cache, args.gpu_memory_utilization, args.tensor_parallel_size or 1, shown)
         manifest = capture(
             target,
             open_checkpoint(target).config,
@@ -67,11 +76,11 @@ def _path(value: str | None) -> Path | None:
 
 def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
     pulled, options = request.previous[Stage.PULL], request.spec.draft_vocab
-    target = Path(pulled["capture_target"]["folder"]) if pulled.get("capture_target") else Path(pulled["folder"])
-    rows = _capture(request, report, target)
+    reader = directory(pulled.get("capture_target") or pulled)
+    rows = _capture(request, report, reader)
     if options is None:
         return {"rows_sha256": rows, "ids_sha256": None, "coverage": []}
-    ids, table = _choose(request, options, target)
+    ids, table = _choose(request, options, reader.folder)
     for line in table:
         report.log("info", f"{line.size} tokens cover {line.covered:.2%} of held-out text")
     (request.scratch / CAPTURE).mkdir(parents=True, exist_ok=True)
