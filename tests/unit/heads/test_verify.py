@@ -71,6 +71,33 @@ def test_good_variants_pass(tmp_path: Path, layout: str, tied: bool, head: bool,
     assert not head or plan.variant_bytes < plan.source_bytes or tied or ids is not None
 
 
+def test_a_head_that_was_quantized_in_place_is_made_anew_from_its_backup(tmp_path: Path) -> None:
+    source = layouts.shards(tmp_path / "source")
+    index = json.loads((source / "model.safetensors.index.json").read_text())
+    shard = source / index["weight_map"].pop("lm_head.weight")
+    whole = load_file(shard)
+    shard.rename(shard.with_name(shard.name + ".bak-orig"))
+    del whole["lm_head.weight"]
+    whole |= {
+        "lm_head.weight_packed": torch.zeros(1024, 64, dtype=torch.int32),
+        "lm_head.weight_scale": torch.ones(1024, 1, dtype=torch.bfloat16),
+        "lm_head.weight_zero_point": torch.zeros(128, 1, dtype=torch.int32),
+        "lm_head.weight_shape": torch.tensor([1024, 256]),
+    }
+    save_file(whole, shard)
+    index["weight_map"] |= dict.fromkeys(whole, shard.name)
+    (source / "model.safetensors.index.json").write_text(json.dumps(index))
+    plan = _make(source, tmp_path / "out")
+    assert plan.source_tensor == f"{shard.name}.bak-orig: lm_head.weight"
+    assert "lm_head.weight_zero_point" in plan.removed
+    report = verify_head(View(source, tmp_path / "out", plan))
+    assert _failed(report) == set()
+    found = layouts.tensors(tmp_path / "out")
+    assert found["lm_head.weight_packed"].shape == (1024, 32)
+    assert "lm_head.weight_zero_point" not in found
+    assert not list((tmp_path / "out").glob("*.bak*"))
+
+
 def test_a_good_native_drafter_passes(native: tuple[Path, Path, HeadPlan]) -> None:
     source, out, plan = native
     assert _failed(verify_head(View(source, out, plan))) == set()
