@@ -92,7 +92,7 @@ def numbers(format: Format, scale: "torch.Tensor") -> "torch.Tensor":
     import torch
 
     if format is Format.MXFP8:
-        return torch.where(scale == 255, torch.nan, torch.ldexp(torch.tensor(1.0), scale.int() - 127))
+        return torch.where(scale == 255, torch.nan, torch.ldexp(torch.ones(scale.shape), scale.int() - 127))
     return scale.float()
 
 
