@@ -10,6 +10,7 @@ from draftmill.jobs import JobSpec
 from draftmill.problems import ProblemError
 from draftmill.states import Stage
 from draftmill_worker.checkpoint.manifest import make_manifest
+from draftmill_worker.heads.capture import CaptureManifest
 from draftmill_worker.settings import StageSettings
 from draftmill_worker.stage import StageRequest
 from draftmill_worker.stages import capture as module
@@ -58,6 +59,38 @@ def test_a_repositorys_code_runs_only_where_the_operator_allows_it(tmp_path: Pat
         module.run(_request(tmp_path, source, spec), _Reporter())
     assert caught.value.problem.slug == "remote-code-refused"
     assert caught.value.problem.offenders[0].where == "capture.target"
+
+
+def test_what_was_captured_stays_with_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = layouts.streamed(tmp_path / "source")
+    manifest = CaptureManifest(
+        sha256="0" * 64,
+        rows=9,
+        columns=256,
+        texts=3,
+        calibration_rows=8,
+        held_out_rows=1,
+        texts_sha256="1" * 64,
+        own_outputs=True,
+        engine="vllm-cpu-0",
+        engine_args={},
+        environment={},
+        runner="r",
+        model="m",
+        norm="n",
+    )
+    seen: list[Path] = []
+
+    def capture(target: Path, *_: object, **__: object) -> CaptureManifest:
+        seen.append(target)
+        return manifest
+
+    monkeypatch.setattr(module, "capture", capture)
+    request = _request(tmp_path, source, {"head": {}, "capture": {}})
+    request.folder.mkdir(parents=True)
+    assert module.run(request, _Reporter())["rows_sha256"] == manifest.sha256
+    assert seen == [source]
+    assert CaptureManifest.model_validate_json((request.folder / "capture.json").read_bytes()) == manifest
 
 
 @pytest.mark.usefixtures("never")

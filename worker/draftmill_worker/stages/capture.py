@@ -17,7 +17,7 @@ from draftmill_worker.bench.turns import turn
 from draftmill_worker.checkpoint.checkpoint import open_checkpoint
 from draftmill_worker.files import write_atomic
 from draftmill_worker.heads import choosing, texts
-from draftmill_worker.heads.capture import Place, capture
+from draftmill_worker.heads.capture import MANIFEST, Place, capture
 from draftmill_worker.heads.mill import CAPTURE, IDS, ids_sha256
 from draftmill_worker.heads.rows import FILE, open_rows
 from draftmill_worker.stages.engines import directory
@@ -50,6 +50,8 @@ def _capture(request: stage.StageRequest, report: stage.Reporter, reader: Direct
             place=place,
             progress=lambda done: report.progress(done, len(read), "prompts"),
         )
+    # The rows go with the attempt's scratch; what they were stays with the job.
+    write_atomic(request.folder / MANIFEST, manifest.model_dump_json(indent=1).encode())
     report.log("info", f"{manifest.rows} rows of {manifest.texts} texts, {manifest.held_out_rows} of them held out")
     return manifest.sha256
 
