@@ -25,6 +25,8 @@ CALLS = [
     ("GET", f"/v1/jobs/{UNKNOWN}/plan", Scope.READ),
     ("GET", f"/v1/jobs/{UNKNOWN}/verify", Scope.READ),
     ("GET", f"/v1/jobs/{UNKNOWN}/acceptance", Scope.READ),
+    ("GET", f"/v1/jobs/{UNKNOWN}/choice", Scope.READ),
+    ("GET", f"/v1/jobs/{UNKNOWN}/head", Scope.READ),
     ("GET", f"/v1/jobs/{UNKNOWN}/artifacts", Scope.READ),
     ("GET", f"/v1/jobs/{UNKNOWN}/artifacts/config.json", Scope.READ),
     ("HEAD", f"/v1/jobs/{UNKNOWN}/artifacts/config.json", Scope.READ),

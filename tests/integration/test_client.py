@@ -99,6 +99,8 @@ def test_the_client_makes_every_call_that_the_api_has(live: Live) -> None:
                 _calls.plan,
                 _calls.verify,
                 _calls.acceptance,
+                _calls.head,
+                _calls.choice,
                 _calls.artifacts,
             )
         ),
