@@ -486,7 +486,7 @@ def test_compared_variants_are_points_that_lead_to_their_jobs(browser: httpx.Cli
     for query in (chosen, [("group", control.control_key)]):
         page = browser.get("/ui/compare", params=query).text
         assert re.findall(r'id="point-(j\w+)" href="/ui/jobs/(j\w+)"', page) == [(job.id, job.id) for job in measured]
-        assert 'id="point-control"' in page
+        assert 'class="point control"' in page
         # Equal sizes: the one that failed its gate is on no front, and the control is larger.
         front = re.findall(r'<circle class="m\d( best)?"', page)
         assert front == [" best", ""]

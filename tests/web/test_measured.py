@@ -25,7 +25,7 @@ def test_chosen_jobs_are_compared_and_every_point_leads_to_its_job(
     chart = page.get_by_role("img", name="Acceptance length by size of the weights")
     points = chart.locator("a.point")
     expect(points).to_have_count(len(measured))
-    expect(chart.locator("#point-control")).to_have_count(1)
+    expect(chart.locator(".point.control")).to_have_count(1)
     assert {point.get_attribute("href") for point in points.all()} == {f"/ui/jobs/{job.id}" for job in measured}
     assert len({point.locator("circle").get_attribute("cx") for point in points.all()}) > 1
     for job in measured:
