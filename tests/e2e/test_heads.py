@@ -33,7 +33,7 @@ def _run(client: Client, spec: dict[str, object]) -> Job:
 
 @pytest.fixture(scope="module")
 def source(world: World) -> Path:
-    return layouts.streamed(world.folder / "mtp")
+    return layouts.streamed(world.folder / "heads-mtp")
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,7 @@ def test_source_must_be_one_of_the_two(api: httpx.Client) -> None:
     assert wheres(relative) == {"$.source.path"}
 
 
-@pytest.mark.parametrize("field", ["head", "draft_vocab", "publish"])
+@pytest.mark.parametrize("field", ["publish"])
 def test_fields_of_later_builds_are_refused_by_name(api: httpx.Client, field: str) -> None:
     document = problem(
         api.post("/v1/jobs", json={**SPEC, field: {"target": {"repo": "org/target"}}}), "field-not-supported"

@@ -126,36 +126,6 @@ def _well(job: Job) -> None:
     assert job.summary.checks_failed == 0
 
 
-def test_auto_chooses_within_the_size_and_says_what_it_weighed(office: Office, shared: Worker, watch: Watch) -> None:
-    auto = Auto(formats=(Format.NVFP4, Format.W4A16_NVFP4, Format.FP8), max_size=0.7)
-    spec = JobSpec(source=RepoSource(repo=REPO), format=AUTO, auto=auto)
-    job = office.done(office.submit(spec), PATIENCE)
-    _well(job)
-    assert job.resolved_spec is not None
-    evidence = shared.data / "evidence" / job.resolved_spec.variant / job.id / "choice.json"
-    choice = Choice.model_validate_json(evidence.read_bytes())
-    assert {candidate.format for candidate in choice.candidates} >= {Format.NVFP4, Format.W4A16_NVFP4}
-    assert job.summary is not None
-    assert job.summary.variant_bytes == choice.choice.variant_bytes <= 0.7 * job.summary.source_bytes
-    assert job.resolved_spec.format is choice.choice.format
-    assert job.resolved_spec.quantize.exclude == choice.choice.exclude
-    named = JobSpec(
-        source=spec.source, format=choice.choice.format, quantize=QuantizeOptions(exclude=choice.choice.exclude)
-    )
-    again = office.done(office.submit(named), PATIENCE)
-    assert again.cached
-    assert _variant(shared, again) == _variant(shared, job)
-
-
-def test_auto_refuses_a_budget_that_nothing_keeps_to(office: Office, shared: Worker) -> None:
-    spec = JobSpec(source=RepoSource(repo=REPO), format=AUTO, auto=Auto(formats=(Format.FP8,), max_size=0.01))
-    job = office.done(office.submit(spec), PATIENCE)
-    assert (job.state, job.reason) == (JobState.FAILED, Reason.CHOOSE_FAILED)
-    assert job.problem is not None
-    assert job.problem.slug == "budget-unreachable"
-    assert [offender.where for offender in job.problem.offenders] == ["fp8, 0 kept"]
-
-
 @pytest.mark.parametrize("format", list(Format))
 def test_from_repository_to_variant(office: Office, shared: Worker, watch: Watch, format: Format) -> None:
     job = office.done(office.submit(_spec(format)), PATIENCE)
@@ -460,3 +430,33 @@ def test_preflight_does_not_wait_behind_a_job(office: Office, shared: Worker, hu
     assert _preflight(office, _spec()).ok
     office.cancel(job_id)
     assert office.done(job_id).state is JobState.CANCELED
+
+
+def test_auto_chooses_within_the_size_and_says_what_it_weighed(office: Office, shared: Worker, watch: Watch) -> None:
+    auto = Auto(formats=(Format.NVFP4, Format.W4A16_NVFP4, Format.FP8), max_size=0.7)
+    spec = JobSpec(source=RepoSource(repo=REPO), format=AUTO, auto=auto)
+    job = office.done(office.submit(spec), PATIENCE)
+    _well(job)
+    assert job.resolved_spec is not None
+    evidence = shared.data / "evidence" / job.resolved_spec.variant / job.id / "choice.json"
+    choice = Choice.model_validate_json(evidence.read_bytes())
+    assert {candidate.format for candidate in choice.candidates} >= {Format.NVFP4, Format.W4A16_NVFP4}
+    assert job.summary is not None
+    assert job.summary.variant_bytes == choice.choice.variant_bytes <= 0.7 * job.summary.source_bytes
+    assert job.resolved_spec.format is choice.choice.format
+    assert job.resolved_spec.quantize.exclude == choice.choice.exclude
+    named = JobSpec(
+        source=spec.source, format=choice.choice.format, quantize=QuantizeOptions(exclude=choice.choice.exclude)
+    )
+    again = office.done(office.submit(named), PATIENCE)
+    assert again.cached
+    assert _variant(shared, again) == _variant(shared, job)
+
+
+def test_auto_refuses_a_budget_that_nothing_keeps_to(office: Office, shared: Worker) -> None:
+    spec = JobSpec(source=RepoSource(repo=REPO), format=AUTO, auto=Auto(formats=(Format.FP8,), max_size=0.01))
+    job = office.done(office.submit(spec), PATIENCE)
+    assert (job.state, job.reason) == (JobState.FAILED, Reason.CHOOSE_FAILED)
+    assert job.problem is not None
+    assert job.problem.slug == "budget-unreachable"
+    assert [offender.where for offender in job.problem.offenders] == ["fp8, 0 kept"]

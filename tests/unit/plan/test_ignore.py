@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftmill.formats import Format
+from draftmill.formats import FORMATS, Format
 from draftmill.jobs import QuantizeOptions
 from draftmill.plans import Plan
 from draftmill.problems import ProblemError
@@ -75,6 +75,9 @@ CASES: dict[str, Case] = {
     "draft_model lm_head": (draft_model, {"lm_head": True}),
     "draft_model qwen3": (lambda: draft_model(architecture="Qwen3ForCausalLM"), {"exclude": ["*layers.0.self_attn*"]}),
 }
+
+INTEGERS = [format for format, spec in FORMATS.items() if spec.quant_method == "compressed-tensors"]
+MODELOPT = [format for format in FORMATS if format not in INTEGERS]
 
 
 def _planned(case: Case, folder: Path, format: Format = Format.FP8) -> tuple[Drafter, Plan]:
@@ -254,26 +257,49 @@ def test_qwen3_eagle3_asks_twice_for_q_k_v(tmp_path: Path) -> None:
 class TestAgainstVllm:
     """vLLM's configuration classes read what is written, and answer for every module the engine builds."""
 
-    @pytest.fixture(params=["flat", "nested"])
-    def form(self, request: pytest.FixtureRequest) -> str:
-        return str(request.param)
-
-    @pytest.mark.parametrize("format", Format)
-    @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-    def test_c19_engine_reads_exclusions_as_meant(self, tmp_path: Path, case: Case, format: Format, form: str) -> None:
-        drafter, plan = _planned(case, tmp_path, format)
+    @pytest.mark.parametrize("form", ["flat", "nested"])
+    @pytest.mark.parametrize("format", MODELOPT)
+    @pytest.mark.parametrize("name", CASES)
+    def test_c19_engine_reads_exclusions_as_meant(self, tmp_path: Path, name: str, format: Format, form: str) -> None:
+        if format is Format.FP8_PB_WO and CASES[name][1].get("lm_head"):
+            with pytest.raises(ProblemError, match="lm-head-refused"):
+                _planned(CASES[name], tmp_path, format)
+            return
+        drafter, plan = _planned(CASES[name], tmp_path, format)
         for depth in _depths(drafter):
             config = _engine_config(plan, form)
             _prepare(config, drafter, depth)
             for module in runtime_modules(drafter, plan, depth):
                 assert config.is_layer_excluded(module.name) == (not module.quantized), (module, depth)
 
-    @pytest.mark.parametrize("format", Format)
+    @pytest.mark.parametrize("format", INTEGERS)
+    @pytest.mark.parametrize("name", [name for name in CASES if name not in NEED_THE_DEPTH])
+    def test_c19_engine_reads_exclusions_of_integers_as_meant(self, tmp_path: Path, name: str, format: Format) -> None:
+        from vllm.model_executor.layers.quantization.compressed_tensors.utils import should_ignore_layer
+
+        drafter, plan = _planned(CASES[name], tmp_path, format)
+        for depth in _depths(drafter):
+            config = _engine_config(plan, "flat")
+            _prepare(config, drafter, depth)
+            for module in runtime_modules(drafter, plan, depth):
+                excluded = should_ignore_layer(module.name, config.ignore, config.packed_modules_mapping)
+                assert excluded == (not module.quantized), (module, depth)
+
+    @pytest.mark.parametrize("format", MODELOPT)
     def test_engine_chooses_the_method_and_algorithm(self, tmp_path: Path, format: Format) -> None:
         _, plan = _planned((eagle3, {}), tmp_path, format)
         config, flat = _engine_config(plan, "flat"), quantization_config(plan)
         assert config.get_name() == flat["quant_method"]
         assert config.quant_method == flat["quant_algo"]
+
+    @pytest.mark.parametrize("format", INTEGERS)
+    def test_engine_chooses_the_layout_of_integers(self, tmp_path: Path, format: Format) -> None:
+        _, plan = _planned((eagle3, {}), tmp_path, format)
+        config = _engine_config(plan, "flat")
+        weights = config.target_scheme_map["Linear"]["weights"]
+        assert config.get_name() == "compressed-tensors"
+        assert config.quant_format == "pack-quantized"
+        assert (weights.num_bits, weights.group_size, weights.symmetric) == (FORMATS[format].bits, 128, True)
 
     def test_families_build_the_modules_this_project_names(self) -> None:
         """The facts in `checkpoint/families` are those of the installed vLLM's sources."""
