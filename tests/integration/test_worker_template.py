@@ -1,5 +1,6 @@
 """The template and the supervisor's hold on its forks, without Redis."""
 
+import contextlib
 import json
 import os
 import signal
@@ -27,11 +28,16 @@ SMALL = "tests.integration.worker_stages.small"
 @pytest.fixture
 def template(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     process.become_subreaper()
+    # What other tests of this process run is theirs.
+    before = set(psutil.Process().children())
     running = subprocess.Popen([sys.executable, "-m", "draftmill_worker.template", str(tmp_path / "t"), SMALL])
     yield running
     running.kill()
     running.wait()
-    process.reap_children(5.0)
+    for left in set(psutil.Process().children()) - before:
+        process.kill_tree(left, 5.0)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            left.wait(5.0)
 
 
 def _request(folder: Path, **labels: str) -> Path:
