@@ -7,7 +7,7 @@ import typer
 from pydantic import ValidationError
 
 from draftmill.cli import text
-from draftmill.cli.options import Json, Revision, Source
+from draftmill.cli.options import Json, Revision, Source, Wait
 from draftmill.cli.output import Output
 from draftmill.cli.request import UsageProblemError, is_path, mistaken
 from draftmill.cli.watching import watch
@@ -60,9 +60,7 @@ def head(
         typer.Option(metavar="PATH", help="JSON lines that the target reads.  [default: the shipped prompts]"),
     ] = None,
     rows: Annotated[int | None, typer.Option(metavar="N", help="Tokens captured at most.  [default: 32768]")] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Watch the job to its end; the exit code is its outcome.")
-    ] = False,
+    wait: Wait = False,
     json: Json = False,
 ) -> None:
     """Queue a job that stores a head in four or eight bits, cuts a draft vocabulary, or both; the rest is kept.

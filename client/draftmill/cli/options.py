@@ -9,6 +9,7 @@ from draftmill.formats import FORMATS
 _FORMATS = ", ".join(FORMATS)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (or JSON lines) instead of text.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Watch the job to its end; the exit code is its outcome.")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id.")]
 _SOURCE = typer.Argument(
     metavar="REPO|PATH",

@@ -32,6 +32,7 @@ from draftmill.cli.options import (
     Revision,
     Scales,
     Source,
+    Wait,
 )
 from draftmill.cli.output import Output, size
 from draftmill.cli.request import AutoWords, BenchmarkWords, Request, job_spec, mistaken
@@ -81,9 +82,7 @@ def submit(
     idempotency_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="The same key again gives the same job, not another.")
     ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Watch the job to its end; the exit code is its outcome.")
-    ] = False,
+    wait: Wait = False,
     json: Json = False,
 ) -> None:
     """Queue a job that quantizes a drafter, and measures it where a target is named.
