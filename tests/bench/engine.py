@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -31,6 +32,8 @@ from tests.fixtures.large import dspark_shaped
 WEIGHTS = "model.safetensors"
 MEGA = 1e6
 FULL_GIGABYTES = 3.42
+# Longer than the delay after which free pages are handed back.
+REST_SECONDS = 3
 # llm-compressor's scheme next to each format.
 PEER_SCHEMES = {Format.FP8: "FP8_DYNAMIC"}
 
@@ -104,21 +107,23 @@ def _hash_seconds(file: Path) -> float:
 
 def _rows(folder: Path, source: Path, plan: Plan, format: Format, options: argparse.Namespace) -> list[Row]:
     arms: dict[str, list[Measured]] = {}
+
+    def measured(arm: str, run: Callable[[], Measured]) -> None:
+        _settle(folder, plan)
+        arms.setdefault(arm, []).append(run())
+
     for _ in range(options.rounds):
-        # Every arm's file is gone before the next arm writes its own: pages that the machine has to find anew cost more
-        # than the work. The floor finds the first.
-        arms.setdefault("floor", []).append(_floor(source, folder / "floor", plan, fsync=options.fsync))
-        arms.setdefault("draftmill", []).append(_milled(source, folder / "ours", format, fsync=options.fsync))
+        measured("floor", lambda: _floor(source, folder / "floor", plan, fsync=options.fsync))
+        measured("draftmill", lambda: _milled(source, folder / "ours", format, fsync=options.fsync))
         ours = _taken(folder / "ours")
         if not options.fsync:
-            arms.setdefault("draftmill, warm", []).append(_warm(source, folder / "warm", format))
+            measured("draftmill, warm", lambda: _warm(source, folder / "warm", format))
         if not options.alone:
-            reference = _reference(folder, source, plan, format, fsync=options.fsync)
-            arms.setdefault("modelopt", []).append(reference)
+            measured("modelopt", lambda: _reference(folder, source, plan, format, fsync=options.fsync))
             if _taken(folder / "theirs") != ours:
                 sys.exit(f"the files of draftmill and modelopt differ in {format}")
         if options.peer and format in PEER_SCHEMES:
-            arms.setdefault("model_free_ptq", []).append(_peer(folder, source, plan, format, options))
+            measured("model_free_ptq", lambda: _peer(folder, source, plan, format, options))
             shutil.rmtree(folder / "peer")
     size = plan.source_bytes
     return [
@@ -126,6 +131,20 @@ def _rows(folder: Path, source: Path, plan: Plan, format: Format, options: argpa
         for arm, runs in arms.items()
         for best in [min(runs, key=lambda run: run.wall)]
     ]
+
+
+def _settle(folder: Path, plan: Plan) -> None:
+    """Writes a file of the variant's size, lets the machine come to rest, and frees its pages for the arm to reuse.
+
+    A virtual machine hands pages that were free for 2 s back to its host (Linux free page reporting), and getting
+    1.8 GB of them again takes up to 4 s here, where reusing pages takes 0.2 s: whichever arm came first paid for it.
+    """
+    file, piece = folder / "settle", bytes(1 << 22)
+    with file.open("wb", buffering=0) as stream:
+        for _ in range(0, plan.variant_bytes, len(piece)):
+            stream.write(piece)
+    time.sleep(REST_SECONDS)
+    file.unlink()
 
 
 def _milled(source: Path, out: Path, format: Format, *, fsync: bool) -> Measured:
