@@ -28,7 +28,8 @@ Written by `make bench`; the numbers are those of the machine it ran on. A DSpar
 whole processes: imports are in the time. `draftmill, warm` is the stage alone, in a fork of a process that has
 everything imported, as a job of a running service pays it. `floor` reads every byte of the source and writes as many as
 the variant has, without computing anything. `modelopt` is ModelOpt on flat linears; `model_free_ptq` is
-llm-compressor's, in FP8_DYNAMIC, in an environment of its own. The best of a few interleaved rounds counts.
+llm-compressor's, in FP8_DYNAMIC, in an environment of its own. The best of a few interleaved rounds counts. Before each
+arm a file of the variant's size is written and removed, so that every arm finds memory that the machine has at hand.
 """
 
 
