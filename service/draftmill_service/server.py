@@ -1,5 +1,6 @@
 """The API's process: uvicorn around the application."""
 
+import gc
 import signal
 from contextlib import suppress
 from socket import socket
@@ -32,6 +33,12 @@ class Server(uvicorn.Server):
             timeout_keep_alive=30,
         )
         super().__init__(config)
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        # What was loaded stays: looking through it for garbage again and again costs a request a sixth of its time.
+        gc.collect()
+        gc.freeze()
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         self._services.stopping.set()
