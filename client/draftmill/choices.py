@@ -1,5 +1,6 @@
 """`format: auto`: a budget in, and what was weighed and chosen out."""
 
+from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -24,7 +25,8 @@ class Auto(Model):
     max_al_drop: Annotated[float, Field(ge=0, le=1)] | None = None
     """Largest relative fall in accepted tokens per draft, by the interval's lower bound. Needs a benchmark."""
     boots: Annotated[int, Field(ge=2, le=256)] = 12
-    """Engine boots at most, beside the control's: half of them for one module at a time, the rest for candidates."""
+    """Engine boots at most, beside the control's: up to half of them for one module at a time, the rest for
+    candidates, plain nvfp4 first among them."""
 
     @model_validator(mode="after")
     def _some_budget(self) -> Self:
@@ -59,9 +61,39 @@ class Candidate(Model):
     weight_error: float
     """||Q(w) - w|| / ||w|| over every weight that some candidate quantizes."""
     al: float | None = None
+    al_interval: Interval | None = None
+    """Of `al`, by the bootstrap over prompts; None where it was not measured, as all below."""
     change: Interval | None = None
-    """Of accepted tokens per draft, against the control; None where it was not measured."""
+    """Of accepted tokens per draft, against the control."""
     receipt: str | None = None
+
+
+class Comparison(StrEnum):
+    """What the interval of a gain says, and nothing beyond it."""
+
+    BEATS = "beats"
+    """It lies above 0, and the chosen variant is no larger."""
+    MORE_FOR_MORE = "more-for-more"
+    """It lies above 0, and the chosen variant is larger."""
+    NOT_SHOWN = "not-shown"
+    """It holds 0."""
+    WORSE = "worse"
+    """It lies below 0."""
+    SAME = "same"
+    """The chosen variant is the baseline."""
+
+
+class Baseline(Model):
+    """Plain nvfp4, measured as the candidates are, whether or not it keeps within the budget."""
+
+    variant: Candidate
+    gain: Interval
+    """Acceptance length of the chosen variant less this one's, paired over prompts. The chosen is the best of several
+    that were measured on these same prompts, so that the interval is widened to hold for all of them together: its
+    confidence is 1 - (1 - c) / n, where c is the gate's and n is `compared` (Bonferroni)."""
+    compared: int
+    """Measured candidates, other than this one."""
+    says: Comparison
 
 
 class Refused(Model):
@@ -89,6 +121,8 @@ class Choice(Model):
     chosen: int
     """Place among the candidates."""
     why: str
+    baseline: Baseline | None = None
+    """None without an engine, and where nvfp4 is refused or not among the formats that may be chosen."""
 
     @property
     def choice(self) -> Candidate:

@@ -1,7 +1,7 @@
 """What `format: auto` weighed, as lines of text."""
 
 from draftmill.benchmarks import Interval
-from draftmill.choices import Candidate, Choice
+from draftmill.choices import Baseline, Candidate, Choice, Comparison
 from draftmill.cli.output import columns, plain
 
 
@@ -18,12 +18,47 @@ def choice_lines(found: Choice) -> list[str]:
         "",
         *columns(
             [("", "FORMAT", "KEPT", "OF SOURCE", "WEIGHT ERROR", "AL", "CHANGE"), *candidates],
-            right=frozenset({2, 3, 4, 5}),
+            right=frozenset({2, 3, 4}),
         ),
         *(f"refused: {one.format}: {plain(one.detail)}" for one in found.refused),
         "",
         f"chosen: {found.choice.format}, {len(found.choice.kept)} modules kept: {found.why}",
+        *([] if found.baseline is None else _baseline(found, found.baseline)),
     ]
+
+
+_SAYS = {
+    Comparison.BEATS: "the chosen variant beats plain nvfp4 at no more bytes",
+    Comparison.MORE_FOR_MORE: "the chosen variant has more acceptance length than plain nvfp4, at more bytes",
+    Comparison.NOT_SHOWN: "it is not shown that the chosen variant beats plain nvfp4: the interval holds 0",
+    Comparison.WORSE: "the chosen variant has less acceptance length than plain nvfp4",
+    Comparison.SAME: "the chosen variant is plain nvfp4",
+}
+
+
+def _baseline(found: Choice, baseline: Baseline) -> list[str]:
+    """The chosen and plain nvfp4 beside each other, and what their difference says."""
+    if baseline.says is Comparison.SAME:
+        return ["", f"{baseline.says}: {_SAYS[baseline.says]}"]
+    rows = [
+        (name, f"{one.variant_bytes / max(1, found.source_bytes):.1%}", _al(one))
+        for name, one in (("chosen", found.choice), ("plain nvfp4", baseline.variant))
+    ]
+    gain = baseline.gain
+    told = f"{gain.value:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}] at {gain.confidence:.4g} confidence"
+    among = f", which holds for all {baseline.compared} that were compared" if baseline.compared > 1 else ""
+    return [
+        "",
+        *columns([("", "OF SOURCE", "AL"), *rows], right=frozenset({1})),
+        f"AL of the chosen less plain nvfp4's, paired over prompts: {told}{among}",
+        f"{baseline.says}: {_SAYS[baseline.says]}",
+    ]
+
+
+def _al(one: Candidate) -> str:
+    if one.al_interval is None:
+        return "-" if one.al is None else f"{one.al:.3f}"
+    return f"{one.al_interval.value:.3f} [{one.al_interval.low:.3f}, {one.al_interval.high:.3f}]"
 
 
 def _candidate(found: Choice, number: int, one: Candidate) -> tuple[object, ...]:
@@ -33,7 +68,7 @@ def _candidate(found: Choice, number: int, one: Candidate) -> tuple[object, ...]
         len(one.kept),
         f"{one.variant_bytes / max(1, found.source_bytes):.1%}",
         f"{one.weight_error:.4f}",
-        "-" if one.al is None else f"{one.al:.3f}",
+        _al(one),
         _change(one.change),
     )
 

@@ -44,6 +44,28 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
     assert 46 <= covered <= 60
 
 
+def test_a_difference_is_paired_and_covers_as_often_as_it_says() -> None:
+    covered, widths = 0, []
+    for _ in range(60):
+        rates = GENERATOR.uniform(0.2, 0.9, 40)
+        one, other = (arm([counts(40, int(GENERATOR.binomial(40, p + more))) for p in rates]) for more in (0.05, 0.0))
+        found = statistics.length_difference(one, other, 0.9)
+        covered += found.low <= 0.05 <= found.high
+        low, high = statistics.length_interval(one, 0.9)
+        widths.append((found.high - found.low) / (high - low))
+    assert 46 <= covered <= 60
+    # Prompts differ far more than arms do.
+    assert max(widths) < 0.8
+
+
+def test_a_difference_is_of_lengths_pooled_over_prompts() -> None:
+    one, other = arm([counts(100, 50), counts(10, 10)]), arm([counts(100, 50), counts(20, 10)])
+    assert statistics.length_difference(one, other, 0.95).value == pytest.approx(60 / 110 - 60 / 120)
+    assert statistics.length_difference(one, one, 0.95).high == 0
+    with pytest.raises(ProblemError, match="bench-failed"):
+        statistics.length_difference(arm([counts(4, 1)] * 3), arm([counts(4, 1)] * 2), 0.95)
+
+
 def test_it_is_the_same_each_time() -> None:
     control = arm([counts(40, value) for value in _noisy(0.6, 25)])
     variant = arm([counts(40, value) for value in _noisy(0.5, 25)])

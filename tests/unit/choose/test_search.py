@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from draftmill.benchmarks import Benchmark, Interval
-from draftmill.choices import AUTO, Auto, Candidate, Sensitivity
+from draftmill.choices import AUTO, Auto, Candidate, Comparison, Sensitivity
 from draftmill.formats import Format
 from draftmill.jobs import JobSpec, QuantizeOptions, RepoSource
 from draftmill.problems import ProblemError
@@ -71,6 +71,29 @@ def test_prefixes_stop_at_the_size_and_leave_something_to_quantize() -> None:
     assert [len(kept) for kept in search.prefixes(ranked, lambda kept: len(kept) < 2)] == [1]
 
 
+def test_a_prefix_leaves_out_what_does_not_fit_beside_it() -> None:
+    ranked = [_weighed(name, saved, 0.1) for name, saved in (("a", 30), ("b", 100), ("c", 20), ("d", 10))]
+    found = search.prefixes(ranked, lambda kept: sum(unit.saved_bytes for unit in kept) <= 50)
+    assert [[unit.name for unit in kept] for kept in found] == [["a"], ["a", "c"]]
+
+
+@pytest.mark.parametrize(
+    ("size", "low", "high", "said"),
+    [
+        (40, 0.01, 0.2, Comparison.BEATS),
+        (41, 0.01, 0.2, Comparison.MORE_FOR_MORE),
+        (40, -0.01, 0.2, Comparison.NOT_SHOWN),
+        (40, 0.0, 0.2, Comparison.NOT_SHOWN),
+        (40, -0.2, -0.01, Comparison.WORSE),
+    ],
+)
+def test_the_interval_alone_says_whether_it_beats(size: int, low: float, high: float, said: Comparison) -> None:
+    gain = Interval(value=(low + high) / 2, low=low, high=high, confidence=0.95)
+    baseline = _candidate(Format.NVFP4, 40)
+    assert search.says(_candidate(Format.W4A16_NVFP4, size), baseline, gain) is said
+    assert search.says(baseline, baseline, gain) is Comparison.SAME
+
+
 def test_what_is_chosen() -> None:
     small = _candidate(Format.NVFP4, 40, 0.2, 2.0, -0.10)
     middle = _candidate(Format.W4A16_NVFP4, 41, 0.2, 2.3, -0.04)
@@ -87,8 +110,8 @@ def test_what_is_chosen() -> None:
 
 def test_under_a_size_the_largest_are_measured_otherwise_the_smallest() -> None:
     every = [_candidate(Format.FP8, size) for size in (1, 2, 3)]
-    assert [one.variant_bytes for one in search.worth(Auto(max_size=1), every, 2)] == [3, 2]
-    assert [one.variant_bytes for one in search.worth(Auto(max_al_drop=0.1), every, 2)] == [1, 2]
+    assert [one.variant_bytes for one in search.in_turn(Auto(max_size=1), every)] == [3, 2, 1]
+    assert [one.variant_bytes for one in search.in_turn(Auto(max_al_drop=0.1), every)] == [1, 2, 3]
 
 
 def test_units_are_what_engines_fuse_and_patterns_keep_just_them(models: Path) -> None:

@@ -28,13 +28,7 @@ def relative_change(variant: Arm, control: Arm, confidence: float) -> Interval:
     accepted nothing counts as a total loss. ProblemError("bench-failed") when the arms do not pair, or the control as
     a whole accepted nothing.
     """
-    ours, theirs = units(variant), units(control)
-    if not ours or ours.keys() != theirs.keys():
-        raise ProblemError("bench-failed", "variant and control did not run the same prompts")
-    table = np.array(
-        [(ours[name].accepted, ours[name].drafts, theirs[name].accepted, theirs[name].drafts) for name in sorted(ours)],
-        dtype=np.float64,
-    )
+    table = _paired(variant, control)
     if table[:, 2].sum() == 0:
         raise ProblemError("bench-failed", "the control accepted nothing, so that it says nothing about the variant")
     tail = (1 - confidence) / 2
@@ -43,16 +37,35 @@ def relative_change(variant: Arm, control: Arm, confidence: float) -> Interval:
     return Interval(value=value, low=float(low), high=float(high), confidence=confidence)
 
 
+def length_difference(one: Arm, other: Arm, confidence: float) -> Interval:
+    """Acceptance length of `one` less that of `other`, by the same paired bootstrap; a resample without drafts has
+    length 1. ProblemError("bench-failed") when the arms do not pair."""
+    table = _paired(one, other)
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(_difference(_resampled(table)), (tail, 1 - tail))
+    value = float(_difference(table.sum(axis=0, keepdims=True))[0])
+    return Interval(value=value, low=float(low), high=float(high), confidence=confidence)
+
+
 def length_interval(arm: Arm, confidence: float) -> tuple[float, float]:
     """Of the arm's acceptance length, 1 + A/D, by the same bootstrap over prompts."""
     counted = units(arm)
     rows = [(counted[name].accepted, counted[name].drafts) for name in sorted(counted)]
     sums = _resampled(np.array(rows, dtype=np.float64))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lengths = np.where(sums[:, 1] > 0, 1 + sums[:, 0] / sums[:, 1], 1.0)
     tail = (1 - confidence) / 2
-    low, high = np.quantile(lengths, (tail, 1 - tail))
+    low, high = np.quantile(_lengths(sums[:, 0], sums[:, 1]), (tail, 1 - tail))
     return float(low), float(high)
+
+
+def _paired(one: Arm, other: Arm) -> NDArray[np.float64]:
+    """[prompts, 4]: accepted and drafts of `one`, then of `other`."""
+    ours, theirs = units(one), units(other)
+    if not ours or ours.keys() != theirs.keys():
+        raise ProblemError("bench-failed", "the arms did not run the same prompts")
+    return np.array(
+        [(ours[name].accepted, ours[name].drafts, theirs[name].accepted, theirs[name].drafts) for name in sorted(ours)],
+        dtype=np.float64,
+    )
 
 
 def _resampled(table: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -64,6 +77,15 @@ def _resampled(table: NDArray[np.float64]) -> NDArray[np.float64]:
         draws = random.integers(0, count, size=(min(step, RESAMPLES - start), count))
         sums.append(table[draws].sum(axis=1))
     return np.concatenate(sums)
+
+
+def _lengths(accepted: NDArray[np.float64], drafts: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(drafts > 0, 1 + accepted / drafts, 1.0)
+
+
+def _difference(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    return _lengths(sums[:, 0], sums[:, 1]) - _lengths(sums[:, 2], sums[:, 3])
 
 
 def _change(sums: NDArray[np.float64]) -> NDArray[np.float64]:

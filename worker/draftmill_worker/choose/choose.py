@@ -1,27 +1,25 @@
 """The search: every format plain, then the smallest format with its costliest modules kept, within the budget."""
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-from draftmill.benchmarks import Arm
-from draftmill.choices import Auto, Candidate, Choice, Refused, Sensitivity
+from draftmill.choices import Auto, Baseline, Candidate, Choice, Refused, Sensitivity
 from draftmill.formats import Format
 from draftmill.jobs import QuantizeOptions
 from draftmill.plans import Plan
 from draftmill.problems import ProblemError
-from draftmill_worker.checkpoint.checkpoint import open_checkpoint
 from draftmill_worker.choose import search
-from draftmill_worker.choose.engine import Engine, Measurement
+from draftmill_worker.choose.build import Builder
+from draftmill_worker.choose.engine import Engine
 from draftmill_worker.choose.errors import Squares, relative, squares
 from draftmill_worker.choose.search import Weighed
+from draftmill_worker.choose.trials import Recipe, Trials
 from draftmill_worker.choose.units import Unit, patterns, units
-from draftmill_worker.mill import Switches, mill
-from draftmill_worker.quantize.existing import read_drafter
-from draftmill_worker.quantize.plan import make_plan
 from draftmill_worker.stage import Reporter
+
+BASELINE: Recipe = (Format.NVFP4, ())
+"""What a choice is compared with."""
 
 
 @dataclass
@@ -34,73 +32,69 @@ class Search:
     scratch: Path
     report: Reporter
     _done: int = 0
-    _total: int = 0
-    _control: Arm | None = None
     _plans: dict[Format, Plan] = field(default_factory=dict)
     """Of the formats that this drafter can have, each plain."""
     _errors: dict[Format, dict[str, Squares]] = field(default_factory=dict)
+    _measured: dict[Recipe, Candidate] = field(default_factory=dict)
 
     def run(self) -> Choice:
         """Raises `budget-unreachable`; where every format is refused, the last refusal; and what a boot raises."""
         refused = self._make_plans()
-        base = self._base
-        self._total = len(self._plans) + (0 if self.engine is None else self.auto.boots)
         for format, plan in self._plans.items():
-            with self._built(format, ()) as folder:
+            with self._builder.built(format) as folder:
                 self._errors[format] = squares(self.source, folder, plan)
             self._step()
-        ranked = self._measure_units(search.rank([self._weighed(unit) for unit in units(self._plans[base])]))
+        ranked = self._measure_units(search.rank([self._weighed(unit) for unit in self._units.values()]))
         candidates = self._candidates(ranked)
         if not candidates:
             raise search.unreachable(self._plain())
-        candidates = self._measure(candidates)
+        self._measure(candidates)
+        candidates = [self._measured.get(_recipe(one), one) for one in candidates]
         chosen, why = search.pick(self.auto, candidates, measured=self.engine is not None)
         return Choice(
             auto=self.auto,
-            source_bytes=self._plans[base].source_bytes,
-            base=base,
-            control_al=None if self._control is None else self._control.al,
+            source_bytes=self._plans[self._base].source_bytes,
+            base=self._base,
+            control_al=None if self._trials is None or self._trials.control is None else self._trials.control.al,
             sensitivities=tuple(one.sensitivity for one in ranked),
             candidates=tuple(candidates),
             refused=tuple(refused),
             chosen=chosen,
             why=why,
+            baseline=self._compared(candidates[chosen]),
         )
+
+    @cached_property
+    def _builder(self) -> Builder:
+        return Builder(self.source, self.options, self.scratch)
+
+    @cached_property
+    def _trials(self) -> Trials | None:
+        if self.engine is None:
+            return None
+        return Trials(self.engine, self._builder, self.auto.boots, self.report, self._step)
+
+    @cached_property
+    def _base(self) -> Format:
+        """The smallest format, whose units are weighed and kept."""
+        return min(self._plans, key=lambda format: self._plans[format].variant_bytes)
+
+    @cached_property
+    def _units(self) -> dict[str, Unit]:
+        """Of the base format, by name."""
+        return {unit.name: unit for unit in units(self._plans[self._base])}
 
     def _make_plans(self) -> list[Refused]:
         refused, last = [], None
         for format in self.auto.formats or tuple(Format):
             try:
-                self._plans[format] = self._plan(format, ())
+                self._plans[format] = self._builder.plan(format)
             except ProblemError as error:
                 refused.append(Refused(format=format, problem=error.problem.slug, detail=error.problem.detail))
                 last = error
         if not self._plans and last is not None:
             raise last
         return refused
-
-    @property
-    def _base(self) -> Format:
-        """The smallest format, whose units are weighed and kept."""
-        return min(self._plans, key=lambda format: self._plans[format].variant_bytes)
-
-    def _options(self, kept: tuple[Unit, ...]) -> QuantizeOptions:
-        return self.options.model_copy(update={"exclude": (*self.options.exclude, *patterns(kept))})
-
-    def _plan(self, format: Format, kept: tuple[Unit, ...]) -> Plan:
-        options, checkpoint = self._options(kept), open_checkpoint(self.source)
-        return make_plan(checkpoint, read_drafter(checkpoint, format, options), format, options)
-
-    @contextmanager
-    def _built(self, format: Format, kept: tuple[Unit, ...]) -> Iterator[Path]:
-        """The variant, for as long as the block runs."""
-        folder = self.scratch / "candidate"
-        switches = Switches(verify=False, fsync=False)
-        mill(self.source, folder, format, self._options(kept), switches=switches, progress=lambda *_: None)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder)
 
     def _weighed(self, unit: Unit) -> Weighed:
         error = relative([self._errors[self._base][weight] for weight in unit.weights])
@@ -110,29 +104,34 @@ class Search:
         )
 
     def _measure_units(self, ranked: tuple[Weighed, ...]) -> tuple[Weighed, ...]:
-        """One module at a time, the costliest by weight error first, with half of the boots."""
-        if self.engine is None or len(ranked) < 2:
+        """One module at a time, the costliest by weight error first, with half of the boots. Of those alone that there
+        is room to keep: what the others cost decides nothing."""
+        if self._trials is None or len(ranked) < 2:
             # A lone unit is the format itself, which is measured as such.
             return ranked
-        chosen, rest = ranked[: self.auto.boots // 2], ranked[self.auto.boots // 2 :]
-        return search.rank([*(self._alone(one, ranked) for one in chosen), *rest])
+        boots = (self._trials.left - (BASELINE[0] in self._plans)) // 2
+        chosen = [one for one in ranked if self._fits((one.unit,))][:boots]
+        rest = [one for one in ranked if one not in chosen]
+        return search.rank([*(self._alone(one, self._trials) for one in chosen), *rest])
 
-    def _alone(self, one: Weighed, every: tuple[Weighed, ...]) -> Weighed:
-        others = tuple(other.unit for other in every if other.unit != one.unit)
-        found = self._boot(self._base, others)
-        return Weighed(one.unit, one.sensitivity.model_copy(update={"change": found.change, "receipt": found.receipt}))
+    def _alone(self, one: Weighed, trials: Trials) -> Weighed:
+        others = tuple(other for other in self._units.values() if other != one.unit)
+        found = trials.run(self._base, others)
+        known = {"change": found.change, "receipt": found.receipt}
+        return Weighed(one.unit, one.sensitivity.model_copy(update=known))
+
+    def _fits(self, kept: tuple[Unit, ...]) -> bool:
+        base = self._plans[self._base]
+        size = base.variant_bytes + sum(unit.saved_bytes for unit in kept)
+        return search.within(self.auto, base.source_bytes, size)
 
     def _candidates(self, ranked: tuple[Weighed, ...]) -> list[Candidate]:
         """Those within the size, the smallest first."""
-        base = self._plans[self._base]
-
-        def fits(kept: tuple[Unit, ...]) -> bool:
-            size = base.variant_bytes + sum(unit.saved_bytes for unit in kept)
-            return search.within(self.auto, base.source_bytes, size)
-
-        plain = [one for one in self._plain() if search.within(self.auto, base.source_bytes, one.variant_bytes)]
+        source_bytes = self._plans[self._base].source_bytes
+        plain = [one for one in self._plain() if search.within(self.auto, source_bytes, one.variant_bytes)]
         kept = [
-            self._candidate(self._base, self._plan(self._base, some), some) for some in search.prefixes(ranked, fits)
+            self._candidate(self._base, self._builder.plan(self._base, some), some)
+            for some in search.prefixes(ranked, self._fits)
         ]
         return sorted((*plain, *kept), key=lambda one: (one.variant_bytes, one.format))
 
@@ -151,34 +150,45 @@ class Search:
             weight_error=relative(parts, sum(norms.values())),
         )
 
-    def _measure(self, candidates: list[Candidate]) -> list[Candidate]:
-        if self.engine is None:
-            return candidates
-        named = {unit.name: unit for unit in units(self._plans[self._base])}
-        measured = {}
-        for candidate in search.worth(self.auto, candidates, self.auto.boots - self.auto.boots // 2):
-            found = self._boot(candidate.format, tuple(named[name] for name in candidate.kept))
-            one = candidate.model_copy(update={"al": found.al, "change": found.change, "receipt": found.receipt})
-            measured[candidate] = one
-            if self.auto.max_al_drop is not None and search.passes(self.auto, one):
+    def _measure(self, candidates: list[Candidate]) -> None:
+        """The baseline, then candidates while there are boots."""
+        trials = self._trials
+        if trials is None:
+            return
+        if (plan := self._plans.get(BASELINE[0])) is not None:
+            self._try(self._candidate(BASELINE[0], plan, ()), trials)
+        for candidate in search.in_turn(self.auto, candidates):
+            if _recipe(candidate) not in self._measured:
+                if trials.left < 1:
+                    break
+                self._try(candidate, trials)
+            if self.auto.max_al_drop is not None and search.passes(self.auto, self._measured[_recipe(candidate)]):
                 # Smallest first: whatever is larger is not chosen.
                 break
-        return [measured.get(candidate, candidate) for candidate in candidates]
 
-    def _boot(self, format: Format, kept: tuple[Unit, ...]) -> Measurement:
-        if self.engine is None:
-            raise ValueError("there is no engine to boot")
-        plan = self._plan(format, kept)
-        with self._built(format, kept) as folder:
-            if self._control is None:
-                self.engine.check(folder, plan)
-                self._control = self.engine.control(folder, plan)
-            found = self.engine.measure(folder, plan, self._control)
-        kept_words = f", {', '.join(unit.name for unit in kept)} kept" if kept else ""
-        self.report.log("info", f"{format}{kept_words}: AL {found.al:.3f}, {found.change.value:+.1%}")
-        self._step()
-        return found
+    def _try(self, candidate: Candidate, trials: Trials) -> None:
+        found = trials.run(candidate.format, tuple(self._units[name] for name in candidate.kept))
+        known = {
+            "al": found.al.value,
+            "al_interval": found.al,
+            "change": found.change,
+            "receipt": found.receipt,
+        }
+        self._measured[_recipe(candidate)] = candidate.model_copy(update=known)
+
+    def _compared(self, chosen: Candidate) -> Baseline | None:
+        if self._trials is None or BASELINE not in self._measured:
+            return None
+        baseline, others = self._measured[BASELINE], max(1, len(self._measured) - 1)
+        gain = self._trials.gain(_recipe(chosen), BASELINE, others)
+        says = search.says(chosen, baseline, gain)
+        return Baseline(variant=baseline, gain=gain, compared=others, says=says)
 
     def _step(self) -> None:
         self._done += 1
-        self.report.progress(min(self._done, self._total), self._total, "variants")
+        total = len(self._plans) + (0 if self.engine is None else self.auto.boots)
+        self.report.progress(self._done, total, "variants")
+
+
+def _recipe(candidate: Candidate) -> Recipe:
+    return candidate.format, candidate.kept

@@ -32,9 +32,14 @@ class _LogOnly:
 
 @dataclass(frozen=True)
 class Measurement:
-    al: float
+    arm: Arm
+    al: Interval
     change: Interval
-    receipt: str
+    """Of accepted tokens per draft, against the control."""
+
+    @property
+    def receipt(self) -> str:
+        return self.arm.receipt
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,16 @@ class Engine:
     def control(self, folder: Path, plan: Plan) -> Arm:
         return self._arms(folder, plan).run(ArmName.CONTROL)[0]
 
+    def boot(self, folder: Path, plan: Plan) -> Arm:
+        return self._arms(folder, plan).run(ArmName.VARIANT)[0]
+
     def measure(self, folder: Path, plan: Plan, control: Arm) -> Measurement:
         """Raises what a boot raises, `no-drafts` among it."""
-        arm = self._arms(folder, plan).run(ArmName.VARIANT)[0]
-        change = statistics.relative_change(arm, control, self.benchmark.gate.confidence)
-        return Measurement(arm.al or 1.0, change, arm.receipt)
+        arm = self.boot(folder, plan)
+        confidence = self.benchmark.gate.confidence
+        low, high = statistics.length_interval(arm, confidence)
+        al = Interval(value=arm.al or 1.0, low=low, high=high, confidence=confidence)
+        return Measurement(arm, al, statistics.relative_change(arm, control, confidence))
 
     def _subject(self, folder: Path, plan: Plan) -> Subject:
         variant = Directory(folder, make_manifest(folder), self.source.repo, self.source.commit)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from draftmill.choices import Auto, Candidate, Sensitivity
+from draftmill.benchmarks import Interval
+from draftmill.choices import Auto, Candidate, Comparison, Sensitivity
 from draftmill.problems import Offender, ProblemError
 from draftmill_worker.choose.units import Unit
 
@@ -30,13 +31,14 @@ def rank(weighed: Sequence[Weighed]) -> tuple[Weighed, ...]:
 
 
 def prefixes(ranked: Sequence[Weighed], fits: Callable[[tuple[Unit, ...]], bool]) -> list[tuple[Unit, ...]]:
-    """Ever more of the costliest units kept, while the variant still fits and some unit is left to quantize."""
-    found = []
-    for count in range(1, len(ranked)):
-        kept = tuple(one.unit for one in ranked[:count])
-        if not fits(kept):
-            break
-        found.append(kept)
+    """Ever more of the costliest units kept, without those that do not fit beside them; some unit is quantized."""
+    found: list[tuple[Unit, ...]] = []
+    kept: tuple[Unit, ...] = ()
+    for one in ranked:
+        more = (*kept, one.unit)
+        if len(more) < len(ranked) and fits(more):
+            kept = more
+            found.append(kept)
     return found
 
 
@@ -44,10 +46,10 @@ def within(auto: Auto, source_bytes: int, variant_bytes: int) -> bool:
     return auto.max_size is None or variant_bytes <= auto.max_size * source_bytes
 
 
-def worth(auto: Auto, candidates: Sequence[Candidate], boots: int) -> list[Candidate]:
-    """Those to measure, in order: under a size budget the largest, otherwise the smallest first."""
+def in_turn(auto: Auto, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """As they are to be measured while there are boots: under a size the largest first, otherwise the smallest."""
     largest_first = auto.max_al_drop is None
-    return sorted(candidates, key=lambda one: one.variant_bytes, reverse=largest_first)[:boots]
+    return sorted(candidates, key=lambda one: one.variant_bytes, reverse=largest_first)
 
 
 def passes(auto: Auto, candidate: Candidate) -> bool:
@@ -68,6 +70,14 @@ def pick(auto: Auto, candidates: Sequence[Candidate], *, measured: bool) -> tupl
         return min(good, key=lambda i: candidates[i].variant_bytes), "the smallest measured variant within the budget"
     best = max(good, key=lambda i: (candidates[i].al or 0.0, -candidates[i].variant_bytes))
     return best, "the highest acceptance length measured within the size"
+
+
+def says(chosen: Candidate, baseline: Candidate, gain: Interval) -> Comparison:
+    if (chosen.format, chosen.kept) == (baseline.format, baseline.kept):
+        return Comparison.SAME
+    if gain.low > 0:
+        return Comparison.BEATS if chosen.variant_bytes <= baseline.variant_bytes else Comparison.MORE_FOR_MORE
+    return Comparison.WORSE if gain.high < 0 else Comparison.NOT_SHOWN
 
 
 def unreachable(candidates: Sequence[Candidate]) -> ProblemError:
