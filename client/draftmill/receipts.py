@@ -78,6 +78,39 @@ class EmbeddingRecord(Model):
     shares_target_embedding: bool
 
 
+class DraftHeadRecord(Model):
+    """A draft head that was quantized on loading (DRAFTMILL_FP8_DRAFT_HEAD), as it is inside the engine. None and empty
+    stand for what was not recorded, which is wrong."""
+
+    asked: str | None = None
+    """What the variable said, in the engine."""
+    spec: str | None = None
+    """What the weight was quantized to, as vLLM names it."""
+    conditions: dict[str, bool] = Field(default_factory=dict)
+    """Under which the request was met, by name."""
+    tensor_parallel_size: int | None = None
+    hidden_size: int | None = None
+    """Of the drafter, by its configuration."""
+    vocab_size: int | None = None
+    partition: tuple[int, ...] = ()
+    """Rows and columns that the head was built for, on this rank."""
+    class_name: str | None = None
+    """With its module, as are the methods."""
+    prefix: str | None = None
+    method: str | None = None
+    kernel: str | None = None
+    weight_dtype: str | None = None
+    weight_shape: tuple[int, ...] = ()
+    scale: tuple[float, ...] = ()
+    """At most its first 16 values."""
+    shares_draft_embedding: bool | None = None
+    shares_target_embedding: bool | None = None
+    draft_embedding_shares_target: bool | None = None
+    draft_embedding_dtype: str | None = None
+    target_head_dtype: str | None = None
+    target_head_method: str | None = None
+
+
 class DraftMapRecord(Model):
     """The map from draft ids to target ids (`d2t`) as the engine holds it."""
 
@@ -96,6 +129,8 @@ class EngineView(Model):
     modules: tuple[ModuleRecord, ...] = ()
     head: HeadRecord | None = None
     embedding: EmbeddingRecord | None = None
+    draft_head: DraftHeadRecord | None = None
+    """None where no head was to be quantized on loading."""
     draft_map: DraftMapRecord | None = None
     """None where the drafter has the target's vocabulary."""
     target_methods: dict[str, int] = Field(default_factory=dict)

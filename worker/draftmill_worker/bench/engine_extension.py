@@ -14,6 +14,8 @@ import torch
 from torch import nn
 
 from draftmill.receipts import DraftMapRecord, EmbeddingRecord, EngineView, HeadRecord, ModuleRecord
+from draftmill_worker.bench.draft_head_view import draft_head
+from draftmill_worker.bench.engine_modules import named, same_storage
 
 CHUNK = 1 << 22
 """Elements that are looked at in one piece."""
@@ -56,6 +58,7 @@ class Extension:
             modules=() if drafter is None else tuple(_modules(drafter)),
             head=None if drafter is None else _head(drafter, target),
             embedding=None if drafter is None else _embedding(drafter, target),
+            draft_head=None if drafter is None else draft_head(drafter, target, runner.vllm_config),
             draft_map=None if drafter is None else _draft_map(drafter),
             target_methods=_methods(target),
             target_digest_before=next(iter(_BEFORE), None),
@@ -181,12 +184,12 @@ def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _head(drafter: nn.Module, target: nn.Module) -> HeadRecord | None:
-    head, theirs = _named(drafter, "lm_head"), _named(target, "lm_head")
+    head, theirs = named(drafter, "lm_head"), named(target, "lm_head")
     weight = _weight(head)
     if head is None or weight is None:
         return None
     record = _module("lm_head", head)
-    embedding = _named(drafter, "embed_tokens")
+    embedding = named(drafter, "embed_tokens")
     scales = list(record.scales.values())
     return HeadRecord(
         class_name=record.class_name,
@@ -196,8 +199,8 @@ def _head(drafter: nn.Module, target: nn.Module) -> HeadRecord | None:
         shape=_shape(head, weight),
         finite=_finite(head, weight),
         scale_positive=all(_positive(scale) for scale in scales) if scales else None,
-        shares_target_head=_same_storage(head, theirs),
-        shares_target_embedding=_same_storage(embedding, _named(target, "embed_tokens")),
+        shares_target_head=same_storage(head, theirs),
+        shares_target_embedding=same_storage(embedding, named(target, "embed_tokens")),
     )
 
 
@@ -222,7 +225,7 @@ def _positive(scale: dict[str, Any]) -> bool:
 
 
 def _embedding(drafter: nn.Module, target: nn.Module) -> EmbeddingRecord | None:
-    embedding = _named(drafter, "embed_tokens")
+    embedding = named(drafter, "embed_tokens")
     weight = getattr(embedding, "weight", None)
     if weight is None:
         return None
@@ -230,25 +233,8 @@ def _embedding(drafter: nn.Module, target: nn.Module) -> EmbeddingRecord | None:
         class_name=type(embedding).__name__,
         dtype=str(weight.dtype).removeprefix("torch."),
         shape=tuple(weight.shape),
-        shares_target_embedding=_same_storage(embedding, _named(target, "embed_tokens")),
+        shares_target_embedding=same_storage(embedding, named(target, "embed_tokens")),
     )
-
-
-def _named(model: nn.Module, last: str) -> nn.Module | None:
-    """The module whose name ends so; the one nearest to the root."""
-    found = [(name.count("."), module) for name, module in model.named_modules() if name.rpartition(".")[2] == last]
-    return min(found, key=lambda item: item[0])[1] if found else None
-
-
-def _same_storage(one: nn.Module | None, other: nn.Module | None) -> bool:
-    """Whether two modules' weights are the same memory, whatever Python objects hold them."""
-    first, second = getattr(one, "weight", None), getattr(other, "weight", None)
-    if first is None or second is None or first.device != second.device:
-        return False
-    if not first.numel():
-        # Packed away on a CPU: sharing is one module in both models.
-        return one is other
-    return bool(first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr())
 
 
 def _draft_map(drafter: nn.Module) -> DraftMapRecord | None:

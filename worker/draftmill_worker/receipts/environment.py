@@ -8,6 +8,7 @@ from draftmill_worker.receipts.normalise import DROPPED, Roots, text
 from draftmill_worker.receipts.redact import Redactor
 
 ALLOWED = frozenset(get_args(EngineEnv)) | {
+    "DRAFTMILL_FP8_DRAFT_HEAD",
     "DRAFTMILL_VLLM_PLUGIN",
     "HF_HUB_OFFLINE",
     "LD_PRELOAD",

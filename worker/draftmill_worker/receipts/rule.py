@@ -9,6 +9,9 @@ from draftmill.problems import Offender
 from draftmill.receipts import EngineView, Receipt
 from draftmill_worker.receipts.expected import Expected
 
+FP8_DRAFT_HEAD = "DRAFTMILL_FP8_DRAFT_HEAD"
+"""Read by `bench.vllm_plugin.fp8_draft_head`."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -18,6 +21,12 @@ class Case:
     @property
     def drafts(self) -> bool:
         return self.receipt.arm is not ArmName.NONE
+
+    @property
+    def draft_head_asked(self) -> bool:
+        """Whether the operator had the draft head quantized on loading: see `ruleset.draft_head`."""
+        view, asked = self.receipt.view, self.receipt.environment.get(FP8_DRAFT_HEAD, "")
+        return bool(asked.strip()) or (view is not None and view.draft_head is not None)
 
 
 @dataclass

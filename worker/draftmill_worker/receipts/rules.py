@@ -6,12 +6,12 @@ A receipt that breaks one is kept and fails its job; its numbers prove nothing.
 from draftmill.receipts import Receipt, RuleResult
 from draftmill_worker.receipts.expected import Expected
 from draftmill_worker.receipts.rule import RULES, Case, Rule
-from draftmill_worker.receipts.ruleset import head, modules, record, run
+from draftmill_worker.receipts.ruleset import draft_head, head, modules, record, run
 
 __all__ = ["RULES", "validate"]
 
 # Importing them registers their rules.
-_SETS = (run, modules, head, record)
+_SETS = (run, modules, head, draft_head, record)
 
 
 def validate(receipt: Receipt, expected: Expected) -> tuple[RuleResult, ...]:

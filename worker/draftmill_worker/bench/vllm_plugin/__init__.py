@@ -9,6 +9,9 @@ rmsnorm2d     rms_norm with one weight row per layer, as the context keys of DFl
 temperature   sampling parameters of a request reach all its draft tokens on model runner V1
 torchvision   Qwen3.5, whose module imports torchvision, loads without it
 
+DRAFTMILL_FP8_DRAFT_HEAD, of its own, has the head of a Gemma4 assistant quantized on loading, on any machine: see
+`fp8_draft_head`.
+
 A patch whose target is not the one it was written for raises PluginError: nothing is skipped silently.
 """
 
@@ -17,10 +20,11 @@ from importlib import import_module
 
 from draftmill_worker.bench.vllm_plugin.targets import PluginError
 
-__all__ = ["APPLIED", "FEATURES", "VARIABLE", "PluginError", "features", "register"]
+__all__ = ["APPLIED", "FEATURES", "FP8_DRAFT_HEAD", "VARIABLE", "PluginError", "features", "register"]
 
 VARIABLE = "DRAFTMILL_VLLM_PLUGIN"
 FEATURES = ("emulation", "dspark", "rmsnorm2d", "temperature", "torchvision")
+FP8_DRAFT_HEAD = "DRAFTMILL_FP8_DRAFT_HEAD"
 APPLIED: list[str] = []
 """Every patch applied in this process, as `feature.patch`, in order."""
 
@@ -37,7 +41,8 @@ def features() -> tuple[str, ...]:
 def register() -> None:
     """Apply the features asked for, each once in a process. vLLM calls this in each of its processes."""
     done = {patch.split(".")[0] for patch in APPLIED}
-    for feature in features():
+    own = ("fp8_draft_head",) if os.environ.get(FP8_DRAFT_HEAD, "").strip() else ()
+    for feature in (*features(), *own):
         if feature not in done:
             # Imported on demand: a failing import of an entry point is logged and dropped, an error in here is raised.
             patches = import_module(f"{__name__}.{feature}").apply()

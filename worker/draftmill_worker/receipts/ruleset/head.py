@@ -24,14 +24,20 @@ def head_as_planned(case: Case) -> Found:
         found.blame("view.head", "the head was not recorded")
         return found
     found.detail = f"{head.class_name}, {head.method}, {head.dtype}"
-    rows = drafter.draft_vocab_size or drafter.vocab_size
-    found.require(bool(head.shape) and head.shape[0] >= rows, "view.head.shape", f"fewer than {rows} rows", head.shape)
     found.require(head.finite, "view.head", "holds NaN or Inf")
     borrowed = drafter.head is Head.BORROWED
     message = f"must {'be' if borrowed else 'not be'} the target's"
     found.require(head.shares_target_head is borrowed, "view.head", message)
-    _check_head_method(found, head, case, built is not None and built.quantized)
+    if not case.draft_head_asked:
+        # Else it is quantized on loading, whatever was planned: rules of its own judge that.
+        _check_head_rows(found, head, drafter)
+        _check_head_method(found, head, case, built is not None and built.quantized)
     return found
+
+
+def _check_head_rows(found: Found, head: HeadRecord, drafter: Drafter) -> None:
+    rows = drafter.draft_vocab_size or drafter.vocab_size
+    found.require(bool(head.shape) and head.shape[0] >= rows, "view.head.shape", f"fewer than {rows} rows", head.shape)
 
 
 def _check_head_method(found: Found, head: HeadRecord, case: Case, quantized: bool) -> None:

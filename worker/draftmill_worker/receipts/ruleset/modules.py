@@ -84,7 +84,7 @@ def kept_as_planned(case: Case) -> Found:
     kept = [
         (module, built)
         for module, built in records(view, case.expected.modules)
-        if built is None or not (built.quantized or _is_targets(built, case))
+        if built is None or not (built.quantized or _is_judged_elsewhere(built, case))
     ]
     for module, built in kept:
         name = built.module.name if built else module.name
@@ -95,10 +95,11 @@ def kept_as_planned(case: Case) -> Found:
     return found
 
 
-def _is_targets(built: BuiltModule, case: Case) -> bool:
-    """A borrowed head is the target's, which may be quantized itself."""
+def _is_judged_elsewhere(built: BuiltModule, case: Case) -> bool:
+    """A borrowed head is the target's, which may be quantized itself; another may have been quantized on loading."""
     drafter = case.expected.drafter
-    return is_head(built) and drafter is not None and drafter.head is Head.BORROWED
+    borrowed = drafter is not None and drafter.head is Head.BORROWED
+    return is_head(built) and (borrowed or case.draft_head_asked)
 
 
 @rule(

@@ -11,7 +11,9 @@ PROPOSERS: dict[str, frozenset[str]] = {
     "dspark": frozenset({"DSparkProposer", "DSparkSpeculator"}),
     "draft_model": frozenset({"DraftModelProposer", "StandaloneARSpeculator"}),
     "medusa": frozenset({"MedusaProposer"}),
-    "mtp": frozenset({"EagleProposer", "MTPSpeculator", "MultiModuleMTPSpeculator"}),
+    "mtp": frozenset(
+        {"EagleProposer", "Gemma4Proposer", "MTPSpeculator", "MultiModuleMTPSpeculator", "Gemma4Speculator"}
+    ),
 }
 """Classes of vLLM 0.32 that draft for a family: of model runner V1 and of V2."""
 _LEAST_VERSIONS = frozenset({"python", "draftmill", "torch"})
