@@ -7,6 +7,7 @@ emulation     kernels for NVFP4, W4A16 NVFP4, MXFP8, block FP8 and integer weigh
 dspark        DSpark drafters on model runner V1
 rmsnorm2d     rms_norm with one weight row per layer, as the context keys of DFlash and DSpark need it
 temperature   sampling parameters of a request reach all its draft tokens on model runner V1
+draft_vocab   an MTP block drafts from a vocabulary of its own, on every platform
 torchvision   Qwen3.5, whose module imports torchvision, loads without it
 
 DRAFTMILL_FP8_DRAFT_HEAD, of its own, has the head of a Gemma4 assistant quantized on loading, on any machine: see
@@ -23,7 +24,7 @@ from draftmill_worker.bench.vllm_plugin.targets import PluginError
 __all__ = ["APPLIED", "FEATURES", "FP8_DRAFT_HEAD", "VARIABLE", "PluginError", "features", "register"]
 
 VARIABLE = "DRAFTMILL_VLLM_PLUGIN"
-FEATURES = ("emulation", "dspark", "rmsnorm2d", "temperature", "torchvision")
+FEATURES = ("emulation", "dspark", "rmsnorm2d", "temperature", "draft_vocab", "torchvision")
 FP8_DRAFT_HEAD = "DRAFTMILL_FP8_DRAFT_HEAD"
 APPLIED: list[str] = []
 """Every patch applied in this process, as `feature.patch`, in order."""

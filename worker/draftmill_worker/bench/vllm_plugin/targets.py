@@ -2,8 +2,10 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 VLLM = "0.32."
@@ -38,6 +40,16 @@ def expect(feature: str, path: str, digest: str) -> Callable[..., Any]:
     if seen != digest:
         raise PluginError(f"{feature}: vLLM's {path} is not as in {VLLM}x: source {seen}, expected {digest}")
     return found  # type: ignore[no-any-return]
+
+
+def expect_file(feature: str, module: str, digests: Collection[str]) -> None:
+    """PluginError unless the file of a module, which need not be imported, has one of these digests."""
+    found = find_spec(module)
+    if found is None or found.origin is None:
+        raise PluginError(f"{feature}: vLLM's {module} is not there")
+    seen = hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()[:16]
+    if seen not in digests:
+        raise PluginError(f"{feature}: vLLM's {module} is not one that was written for: {seen}, of {sorted(digests)}")
 
 
 def source_digest(found: Any) -> str:
