@@ -1,18 +1,22 @@
-"""The ledger from what lies on the disk: done jobs from their records, heads of chains from the archive of receipts."""
+"""The ledger from what lies on the disk: done jobs and batches from their records, heads of chains from receipts."""
 
 import asyncio
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from draftmill._model import Model
 from draftmill.archive.chain import read_chain
 from draftmill.archive.layout import CHAINS, RECEIPTS
 from draftmill.archive.verify import Finding, verify
+from draftmill.batches import BATCH_ID
 from draftmill.jobs import JOB_ID
 from draftmill.states import Stage
 from draftmill_service.archivist import RECORD
 from draftmill_service.ledger import Ledger, WorkerLedger
-from draftmill_service.ledger.archiving import Record
+from draftmill_service.ledger.archiving import BatchRecord, Record
 from draftmill_service.settings import ServiceSettings
 
 
@@ -28,11 +32,13 @@ class Unfinished(Model):
 
 class Rebuilt(Model):
     restored: int
+    batches: int
+    """Restored batches."""
     known: int
     """Jobs that the ledger had, or had removed."""
     unfinished: tuple[Unfinished, ...]
     unreadable: tuple[str, ...]
-    """Jobs whose record is damaged."""
+    """Jobs and batches whose record is damaged."""
     chains: tuple[str, ...]
     """Writers of receipts whose heads were put back as the archive has them."""
     findings: tuple[Finding, ...]
@@ -40,9 +46,9 @@ class Rebuilt(Model):
 
     def lines(self) -> list[str]:
         return [
-            f"{self.restored} jobs restored, {self.known} were known",
+            f"{self.restored} jobs and {self.batches} batches restored, {self.known} jobs were known",
             *(f"unfinished {one.job}: attempt {one.attempts}, {one.stage or 'no stage'}" for one in self.unfinished),
-            *(f"unreadable {job}" for job in self.unreadable),
+            *(f"unreadable {name}" for name in self.unreadable),
             f"{len(self.chains)} heads of chains put back as the archive has them",
             *(f"receipts {one.where}: {one.message}" for one in self.findings),
         ]
@@ -64,51 +70,88 @@ def rebuilt(settings: ServiceSettings) -> Rebuilt:
 
 async def rebuild(ledger: Ledger, worker: WorkerLedger, data_dir: Path) -> Rebuilt:
     """Fill in what the ledger lacks; what it has stays. Raises LedgerUnavailable; to be repeated after that."""
-    restored = known = 0
-    unfinished: list[Unfinished] = []
-    unreadable: list[str] = []
-    for folder in _folders(data_dir):
-        attempts = _attempts(folder)
-        try:
-            record = _read(folder)
-            newer = record is None or max(attempts, default=0) > int(record.fields["attempt"])
-            if record is not None and not newer:
-                if await ledger.restore(record):
-                    restored += 1
-                else:
-                    known += 1
-                continue
-        except (KeyError, ValueError, OSError):
-            unreadable.append(folder.name)
-            continue
-        if await ledger.get(folder.name) is None and attempts:
-            unfinished.append(_unfinished(folder, attempts))
+    batches, damaged = _batches(data_dir)
+    found = await _jobs(ledger, data_dir, await _known(ledger, batches))
+    # After their items, by whose states they are counted.
+    restored = sum([await ledger.restore_batch(record) for record in batches])
     receipts = data_dir / RECEIPTS
     return Rebuilt(
-        restored=restored,
-        known=known,
-        unfinished=tuple(unfinished),
-        unreadable=tuple(unreadable),
+        restored=found.restored,
+        batches=restored,
+        known=found.known,
+        unfinished=tuple(found.unfinished),
+        unreadable=(*found.unreadable, *damaged),
         chains=tuple(_put_heads(receipts, worker)),
         findings=verify(receipts).findings,
     )
 
 
-def _folders(data_dir: Path) -> Iterator[Path]:
-    """Of jobs, in the order of their submission."""
-    jobs = data_dir / "jobs"
-    if jobs.is_dir():
-        yield from sorted(path for path in jobs.iterdir() if JOB_ID.fullmatch(path.name) and path.is_dir())
+@dataclass
+class _Jobs:
+    restored: int = 0
+    known: int = 0
+    unfinished: list[Unfinished] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+
+async def _jobs(ledger: Ledger, data_dir: Path, batches: Collection[str]) -> _Jobs:
+    done = _Jobs()
+    for folder in _folders(data_dir / "jobs", JOB_ID):
+        attempts = _attempts(folder)
+        try:
+            record = _read(folder, Record)
+            newer = record is None or max(attempts, default=0) > int(record.fields["attempt"])
+            if record is not None and not newer:
+                if await ledger.restore(record, batches):
+                    done.restored += 1
+                else:
+                    done.known += 1
+                continue
+        except (KeyError, ValueError, OSError):
+            done.unreadable.append(folder.name)
+            continue
+        if await ledger.get(folder.name) is None and attempts:
+            done.unfinished.append(_unfinished(folder, attempts))
+    return done
+
+
+def _batches(data_dir: Path) -> tuple[list[BatchRecord], list[str]]:
+    """Whole records, and names of those that are damaged."""
+    records: list[BatchRecord] = []
+    damaged: list[str] = []
+    for folder in _folders(data_dir / "batches", BATCH_ID):
+        try:
+            record = _read(folder, BatchRecord)
+            if record is not None:
+                record.batch()
+                records.append(record)
+        except (KeyError, ValueError, OSError):
+            damaged.append(folder.name)
+    return records, damaged
+
+
+async def _known(ledger: Ledger, batches: Collection[BatchRecord]) -> set[str]:
+    """Batches that there will be: those of the records, but for one that retention removed."""
+    return {record.id for record in batches if not await ledger.removed(record.id)}
+
+
+def _folders(tree: Path, name: re.Pattern[str]) -> Iterator[Path]:
+    """In the order of their submission."""
+    if tree.is_dir():
+        yield from sorted(path for path in tree.iterdir() if name.fullmatch(path.name) and path.is_dir())
 
 
 def _attempts(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
 
-def _read(folder: Path) -> Record | None:
-    """ValueError for what is no record of this folder's job."""
+R = TypeVar("R", Record, BatchRecord)
+
+
+def _read(folder: Path, kind: type[R]) -> R | None:
+    """ValueError for what is no record of this folder's job or batch."""
     try:
-        record = Record.model_validate_json((folder / RECORD).read_bytes())
+        record = kind.model_validate_json((folder / RECORD).read_bytes())
     except FileNotFoundError:
         return None
     if record.id != folder.name:

@@ -43,7 +43,7 @@ class ServiceSettings(BaseSettings):
     keep_sources_days: float | None = Field(default=None, ge=0)
     keep_sources_bytes: ByteSize | None = None
     keep_jobs_days: float | None = Field(default=None, ge=0)
-    """For requests, results and logs of jobs that are done."""
+    """For requests, results and logs of jobs that are done, and for batches."""
     keep_partials_hours: float = Field(default=24.0, ge=0)
     """For pulls that stopped half-way and may yet be taken up."""
 

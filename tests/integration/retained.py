@@ -1,5 +1,6 @@
 """A data directory as jobs leave it, of any shape, for the tests of retention."""
 
+import asyncio
 import json
 import os
 from dataclasses import dataclass, field
@@ -7,11 +8,13 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from draftmill.batches import BatchSpec
 from draftmill.digests import digest
 from draftmill.formats import Format
 from draftmill.jobs import JobSpec, QuantizeOptions, RepoSource, ResolvedSource, ResolvedSpec, StageRecord
 from draftmill.reports import Manifest, ManifestFile
 from draftmill.states import Outcome, Stage, StageState
+from draftmill_service.archivist import batch_record_path
 from draftmill_service.ledger import Ledger, WorkerLedger
 from draftmill_service.retention.pins import Pins
 
@@ -52,6 +55,8 @@ class Store:
     partials: list[int] = field(default_factory=list)
     """Hours since each was written to."""
     trash: int = 0
+    batches: int = 0
+    """That are done and archived."""
 
 
 def _things(local: bool) -> st.SearchStrategy[list[Thing]]:
@@ -77,6 +82,7 @@ def stores() -> st.SearchStrategy[Store]:
         dead=st.integers(0, 2),
         partials=st.lists(st.integers(0, 60), max_size=3),
         trash=st.integers(0, 2),
+        batches=st.integers(0, 2),
     )
 
 
@@ -119,6 +125,8 @@ def build(data: Path, store: Store, redis_url: str) -> None:
     _write(data / "sources/prompts/abc.jsonl", 20)
     _write(data / "receipts/chains/host.jsonl", 20)
     _write(data / "variants/not-a-digest/file", 20)
+    for _ in range(store.batches):
+        asyncio.run(_batch(data, redis_url))
     worker = WorkerLedger.connect(redis_url)
     for job in store.running:
         _running(data, job, worker, redis_url)
@@ -132,6 +140,21 @@ def build(data: Path, store: Store, redis_url: str) -> None:
             _write(data / "jobs" / job_id / "1" / "scratch" / "variant" / "model.safetensors", 70)
         assert worker.finish(claim, Outcome.SUCCEEDED)
     worker.close()
+
+
+async def _batch(data: Path, redis_url: str) -> None:
+    """Canceled before its item began; the item's own record is not there."""
+    ledger = Ledger.connect(redis_url)
+    spec = BatchSpec(sources=(RepoSource(repo="org/drafter"),), formats=(Format.FP8,))
+    batch_id, _ = await ledger.submit_batch(spec, owner="test", cap=1)
+    await ledger.work_on(batch_id)
+    await ledger.cancel_batch(batch_id)
+    record = await ledger.batch_record(batch_id)
+    assert record is not None
+    path = batch_record_path(data, batch_id)
+    path.parent.mkdir(parents=True)
+    path.write_text(record.model_dump_json(by_alias=True))
+    await ledger.close()
 
 
 def _variant(data: Path, thing: Thing) -> None:
@@ -161,8 +184,6 @@ def _source(data: Path, thing: Thing) -> None:
 
 
 def _job(redis_url: str) -> str:
-    import asyncio
-
     async def submit() -> str:
         ledger = Ledger.connect(redis_url)
         try:

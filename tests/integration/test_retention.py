@@ -48,6 +48,7 @@ MIXED = Store(
     dead=1,
     partials=[1, 50],
     trash=1,
+    batches=1,
 )
 
 
@@ -74,6 +75,7 @@ def _allowed(report: Report) -> tuple[set[str], set[str]]:
         gone.add(line.name)
         if line.kind is Kind.SOURCE:
             gone |= {f"{line.name}.manifest.json", f"{line.name}.identity.json"}
+        if line.kind in (Kind.SOURCE, Kind.BATCH):
             new.add(f"{line.name}.tombstone.json")
         if line.kind is Kind.ATTEMPT:
             new.add(f"{line.name.rpartition('/')[0]}/tombstone.json")
@@ -164,6 +166,7 @@ def test_gc_removes_what_the_dry_run_said_and_nothing_else(redis_url: str, store
         jobs = max(store.ended, store.dead) if limits.jobs_days == 0 else 0
         assert len(_names(report, Kind.ATTEMPT)) == jobs
         assert len(_names(report, Kind.SCRATCH)) == (0 if jobs else store.dead)
+        assert len(_names(report, Kind.BATCH)) == (store.batches if limits.jobs_days == 0 else 0)
         # A second run finds nothing more.
         assert collect(data, redis_url, limits).removed == ()
     finally:
@@ -201,7 +204,7 @@ def _crash(step: int, data: Path, url: str) -> bool:
 
 def _check_whole_or_gone(data: Path, before: dict[str, bytes | None], said: Report) -> None:
     for line in said.removed:
-        if line.kind not in (Kind.VARIANT, Kind.SOURCE, Kind.ATTEMPT):
+        if line.kind not in (Kind.VARIANT, Kind.SOURCE, Kind.ATTEMPT, Kind.BATCH):
             continue
         inside = [path for path in before if path.startswith(f"{line.name}/")]
         there = [path for path in inside if (data / path).exists()]
@@ -209,6 +212,7 @@ def _check_whole_or_gone(data: Path, before: dict[str, bytes | None], said: Repo
         stone = {
             Kind.VARIANT: data / line.name.replace("variants", "evidence") / "tombstone.json",
             Kind.SOURCE: data / f"{line.name}.tombstone.json",
+            Kind.BATCH: data / f"{line.name}.tombstone.json",
             Kind.ATTEMPT: (data / line.name).with_name("tombstone.json"),
         }[line.kind]
         assert there or read_tombstone(stone) is not None, "what is gone has its tombstone"

@@ -10,6 +10,7 @@ from celery import Celery
 from celery.signals import setup_logging, worker_process_init, worker_shutting_down
 
 from draftmill_service.ledger.keys import JOBS_QUEUE, LOOK_TASK, PREFLIGHT_QUEUE, PREFLIGHT_TASK
+from draftmill_worker import heartbeat
 from draftmill_worker.log import log_to_stderr
 from draftmill_worker.process import die_with_parent
 from draftmill_worker.settings import WorkerSettings
@@ -68,3 +69,5 @@ def _log(**_: Any) -> None:
 def _child(**_: Any) -> None:
     # A job that outlives its worker would hold the lease against everybody else.
     die_with_parent(os.getppid())
+    if queues := os.environ.get(heartbeat.QUEUES_ENV):
+        heartbeat.show(settings, queues.split(","))

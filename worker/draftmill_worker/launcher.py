@@ -25,6 +25,7 @@ import psutil
 
 from draftmill_service.ledger.keys import BATCHES_QUEUE, JOBS_QUEUE, PREFLIGHT_QUEUE
 from draftmill_worker import process
+from draftmill_worker.heartbeat import QUEUES_ENV
 from draftmill_worker.scratch import sweep
 from draftmill_worker.settings import WorkerSettings
 
@@ -88,9 +89,11 @@ def _children(settings: WorkerSettings, template_socket: Path, environment: Mapp
     scrubbed = {name: value for name, value in environment.items() if name not in SECRETS}
     counted = {} if settings.metrics_port is None else {"PROMETHEUS_MULTIPROC_DIR": str(_metrics(template_socket))}
     pools = {**environment, **counted, "DRAFTMILL_TEMPLATE_SOCKET": str(template_socket)}
+    taken = f"{JOBS_QUEUE},{BATCHES_QUEUE}"
+    shown = {QUEUES_ENV: f"{taken},{PREFLIGHT_QUEUE}"}
     children = [
         Child("template", template, scrubbed),
-        Child("jobs", _celery("jobs", f"{JOBS_QUEUE},{BATCHES_QUEUE}"), pools),
+        Child("jobs", _celery("jobs", taken), pools | shown),
         Child("preflight", _celery("preflight", PREFLIGHT_QUEUE), pools),
     ]
     if counted:

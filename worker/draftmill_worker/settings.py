@@ -58,6 +58,8 @@ class WorkerSettings(BaseSettings):
     device: str = "cpu"
 
     lease_seconds: float = Field(default=10.0, gt=0)
+    heartbeat_seconds: float = Field(default=5.0, gt=0)
+    """Between two signs of life to the ledger; after three that did not come the worker is gone from the dashboard."""
     ledger_patience_seconds: float = Field(default=60.0, ge=0)
     """A job goes on for this long while the ledger cannot be reached: nobody else can claim it meanwhile."""
     benchmarks: bool = True

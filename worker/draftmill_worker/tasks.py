@@ -4,7 +4,6 @@ import functools
 import importlib
 import logging
 import os
-import socket
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from draftmill_service.ledger import WorkerLedger
 from draftmill_service.ledger.keys import LOOK_TASK, PREFLIGHT_TASK
 from draftmill_worker import metrics
 from draftmill_worker.celery_app import app, settings, stopping
+from draftmill_worker.heartbeat import worker_name
 from draftmill_worker.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def _supervisor() -> Supervisor:
         hasty=WorkerLedger.connect(settings.redis_url, patience=HASTE_SECONDS),
         settings=settings,
         template=Path(os.environ[TEMPLATE_ENV]),
-        name=f"{socket.gethostname()}:{os.getpid()}",
+        name=worker_name(),
         draining=stopping,
     )
 

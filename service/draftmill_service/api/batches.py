@@ -91,7 +91,7 @@ async def list_batches(query: Annotated[ListQuery, Query()], by: Reader) -> Resp
     return answer(await by.cases.ledger.list_batches(filters, cursor=query.cursor, limit=query.limit))
 
 
-_ONE = documented("invalid-request", "not-found")
+_ONE = documented("invalid-request", "not-found", "expired")
 
 
 @router.get("/{batch_id}", operation_id="get_batch", summary="One batch", response_model=Batch, responses=_ONE)
@@ -104,7 +104,7 @@ async def get(batch_id: BatchId, by: Reader) -> Response:
     operation_id="batch_items",
     summary="The items of a batch, by number",
     response_model=BatchItemPage,
-    responses=documented("invalid-request", "not-found", "invalid-cursor"),
+    responses=documented("invalid-request", "not-found", "expired", "invalid-cursor"),
 )
 async def items(batch_id: BatchId, query: Annotated[ItemsQuery, Query()], by: Reader) -> Response:
     filters = ItemFilters(query.state, query.format, query.source)
@@ -134,7 +134,7 @@ async def report(request: Request, batch_id: BatchId, query: Annotated[ReportQue
     summary="Cancel a batch",
     description="Items that wait are canceled at once; the batch is `canceling` until workers have stopped the others.",
     response_model=Batch,
-    responses=documented("invalid-request", "not-found", "conflict"),
+    responses=documented("invalid-request", "not-found", "expired", "conflict"),
 )
 async def cancel(batch_id: BatchId, by: Writer) -> Response:
     return answer(await by.cases.ledger.cancel_batch(batch_id))
@@ -145,7 +145,7 @@ async def cancel(batch_id: BatchId, by: Writer) -> Response:
     operation_id="retry_batch",
     summary="Queue the items again that failed or were canceled",
     response_model=Batch,
-    responses=documented("invalid-request", "not-found", "conflict"),
+    responses=documented("invalid-request", "not-found", "expired", "conflict"),
 )
 async def retry(batch_id: BatchId, by: Writer) -> Response:
     return answer(await by.cases.ledger.retry_batch(batch_id))

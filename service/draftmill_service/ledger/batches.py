@@ -84,7 +84,8 @@ class _Cell(NamedTuple):
     """Those asked for that are there."""
 
 
-def _labels(labels: Mapping[str, str]) -> list[str]:
+def label_terms(labels: Mapping[str, str]) -> list[str]:
+    """Terms of the index of labels."""
     return [term for key, value in labels.items() for term in (key, f"{key}={value}")]
 
 
@@ -104,8 +105,10 @@ def _summary(batch_id: str, record: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _spec(record: Mapping[str, str]) -> BatchSpec:
-    return BatchSpec.model_validate_json(record["spec"], context=CHECKED)
+def read_batch(batch_id: str, record: Mapping[str, str]) -> Batch:
+    """From a batch's hash. KeyError or ValueError for what is none."""
+    spec = BatchSpec.model_validate_json(record["spec"], context=CHECKED)
+    return Batch(spec=spec, **_summary(batch_id, record))
 
 
 def _item(spec: BatchSpec, cell: _Cell) -> BatchItem:
@@ -164,7 +167,7 @@ class Batches(Access):
             bell,
             json.dumps(spec.labels),
             *(len(axis) for axis in (spec.sources, spec.formats, spec.options)),
-            *_labels(spec.labels),
+            *label_terms(spec.labels),
         )
         if answer[0] == "mismatch":
             raise ProblemError("idempotency-mismatch", "the Idempotency-Key belongs to a batch with another spec")
@@ -183,7 +186,7 @@ class Batches(Access):
                 await self._expand(batch_id, spec, int(step[1]))
 
     async def _expand(self, batch_id: str, spec: BatchSpec, first: int) -> None:
-        labels = _labels(spec.labels)
+        labels = label_terms(spec.labels)
         items: list[Any] = []
         for index in range(first, min(first + STEP, spec.size)):
             job = spec.job_spec(spec.position(index))
@@ -196,13 +199,33 @@ class Batches(Access):
         return ids
 
     async def get_batch(self, batch_id: str) -> Batch:
-        """Raises ProblemError("not-found")."""
+        """Raises ProblemError("not-found") or ("expired")."""
         record: dict[str, str] = {}
+        removed = 0
         if BATCH_ID.fullmatch(batch_id):
-            record = await self._ask(cast("Awaitable[dict[str, str]]", self._redis.hgetall(self._keys.batch(batch_id))))
-        if not record:
-            raise ProblemError("not-found", "there is no batch of this id")
-        return Batch(spec=_spec(record), **_summary(batch_id, record))
+            pipe = self._redis.pipeline(transaction=False)
+            pipe.hgetall(self._keys.batch(batch_id))
+            pipe.exists(self._keys.tombstone(batch_id))
+            record, removed = await self._ask(pipe.execute())
+        if record:
+            return read_batch(batch_id, record)
+        if removed:
+            raise ProblemError("expired", f"batch {batch_id} was removed by retention; its jobs may still be there")
+        raise ProblemError("not-found", "there is no batch of this id")
+
+    async def remove_batch(self, batch_id: str) -> bool:
+        """Retention: forget a batch whose items are all done, for good, and remember that there was one; its items stay
+        as jobs of their own. False where an item is not done. No fault for a batch that was removed before.
+
+        ProblemError("not-found").
+        """
+        try:
+            terms = label_terms((await self.get_batch(batch_id)).labels)
+        except ProblemError as error:
+            if error.problem.slug == "expired":
+                return True
+            raise
+        return bool(await self._run("batch_remove", batch_id, *terms))
 
     async def list_batches(self, filters: BatchFilters, *, cursor: str | None = None, limit: int = 50) -> BatchPage:
         """Newest first. Raises ProblemError("invalid-cursor")."""

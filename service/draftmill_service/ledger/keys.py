@@ -44,10 +44,14 @@ class Keys:
         """Queued jobs, without those of batches, by the time (ms) they were queued."""
         self.unarchived = f"{prefix}:unarchived"
         """Done jobs whose record is not on the disk yet, by the time (ms) of their ending."""
+        self.unarchived_batches = f"{self.unarchived}:batches"
+        """The same of batches."""
         self.leases = f"{prefix}:leases"
         """Running and canceling jobs by the time (ms) their lease ends."""
         self.deadlines = f"{prefix}:deadlines"
         """Jobs not done, by deadline (ms)."""
+        self.workers = f"{prefix}:workers"
+        """Workers by the time (ms) at which they are gone unless they show themselves again."""
         self.reaper = f"{prefix}:reaper"
         """Token of the process that reaps."""
         self.chains = f"{prefix}:chains"
@@ -60,9 +64,9 @@ class Keys:
     def events(self, job_id: str) -> str:
         return f"{self.prefix}:events:{job_id}"
 
-    def tombstone(self, job_id: str) -> str:
-        """Set when retention removed the job."""
-        return f"{self.prefix}:tombstone:{job_id}"
+    def tombstone(self, name: str) -> str:
+        """Set when retention removed the job, or the batch, of this id."""
+        return f"{self.prefix}:tombstone:{name}"
 
     def batch(self, batch_id: str) -> str:
         """Hash with the batch's record; scripts/batching.lua names its fields and what lies beside it."""
@@ -76,6 +80,10 @@ class Keys:
         """`dimension` is state, format, family or label, of batches batch-state or batch-label; a label's value is
         `key` or `key=value`."""
         return f"{self.prefix}:ix:{dimension}:{value}"
+
+    def worker(self, name: str) -> str:
+        """Hash with what a worker says of itself, `about` and `since`; it lapses."""
+        return f"{self.prefix}:worker:{name}"
 
     def preflight(self, preflight_id: str) -> str:
         return f"{self.prefix}:preflight:{preflight_id}"

@@ -18,6 +18,7 @@ from draftmill_service.ledger.keys import BATCHES_QUEUE, JOB_ID_IN_BELL, JOBS_QU
 from draftmill_service.ledger.measures import Watching
 from draftmill_service.ledger.preflights import Preflights
 from draftmill_service.ledger.reading import Reading
+from draftmill_service.ledger.workers import Presence
 
 IDEMPOTENCY_SECONDS = 24 * 3600
 """How long an Idempotency-Key is remembered."""
@@ -58,7 +59,7 @@ class Gauges(NamedTuple):
     """Messages that no worker has taken."""
 
 
-class Ledger(Reading, Preflights, Batches, Archiving, Watching):
+class Ledger(Reading, Preflights, Batches, Archiving, Watching, Presence):
     """Jobs, as the API and the reaper see them."""
 
     async def submit(

@@ -20,6 +20,7 @@ from draftmill_service.ledger import records, scripts
 from draftmill_service.ledger.devices import Devices
 from draftmill_service.ledger.errors import AWAY, LeaseLost, LedgerUnavailable
 from draftmill_service.ledger.keys import PREFIX, Keys
+from draftmill_service.ledger.workers import About
 
 MAX_LOG_CHARS = 8192
 ANSWER_SECONDS = 120
@@ -156,6 +157,10 @@ class WorkerLedger:
         """Put the job back in the queue because this worker stops. The attempt is `interrupted` and does not count as
         lost; a job that was asked to cancel is canceled instead. Raises LeaseLost."""
         self._write("hand_back", claim)
+
+    def show(self, name: str, about: About, seconds: float) -> None:
+        """Be on the list of workers for `seconds` from now."""
+        self._run("show_worker", name, about.model_dump_json(), _ms(seconds))
 
     def take_preflight(self, preflight_id: str) -> JobSpec | None:
         """The spec to plan for, to the first worker that asks; None when it is taken or nobody waits any more."""

@@ -10,7 +10,7 @@ from pydantic import ByteSize, TypeAdapter, ValidationError
 from draftmill_service.commands import command_settings
 from draftmill_service.ledger import Ledger, LedgerUnavailable
 from draftmill_service.retention.gc import BusyError, Collector, Report
-from draftmill_service.retention.layout import Kind, inventory, jobs
+from draftmill_service.retention.layout import Kind, batches, inventory, jobs
 from draftmill_service.retention.pins import Pins
 from draftmill_service.retention.policy import Limits
 from draftmill_service.settings import ServiceSettings
@@ -77,7 +77,8 @@ def gc(
     sources_days: Days = None,
     sources_size: Size = None,
     jobs_days: Annotated[
-        float | None, typer.Option(min=0, metavar="DAYS", help="Remove the attempts of jobs that ended before.")
+        float | None,
+        typer.Option(min=0, metavar="DAYS", help="Remove the attempts of jobs, and the batches, that ended before."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -114,15 +115,17 @@ def _either(given: N | None, setting: N | None) -> N | None:
 
 Name = Annotated[
     str,
-    typer.Argument(help="variants/DIGEST, sources/REPOSITORY/COMMIT or jobs/JOB, as gc says it; or how one begins."),
+    typer.Argument(
+        help="variants/DIGEST, sources/REPOSITORY/COMMIT, jobs/JOB or batches/BATCH, as gc says it; or how one begins."
+    ),
 ]
 
 
 def pin(name: Name, note: Annotated[str, typer.Option(help="Why, for whoever reads `pins`.")] = "") -> None:
-    """Keep a variant, a source or a job's folder, whatever the limits say."""
+    """Keep a variant, a source, a job's folder or a batch, whatever the limits say."""
     settings = command_settings()
     names = [item.name for item in inventory(settings.data_dir) if item.kind in (Kind.VARIANT, Kind.SOURCE)]
-    names += [f"jobs/{folder.name}" for folder in jobs(settings.data_dir)]
+    names += [f"{folder.parent.name}/{folder.name}" for tree in (jobs, batches) for folder in tree(settings.data_dir)]
     typer.echo(Pins(settings.data_dir).add(_one(name, names, "is in the data directory"), note).name)
 
 

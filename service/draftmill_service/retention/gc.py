@@ -1,7 +1,7 @@
 """One run: look, decide, remove. One at a time in a data directory, beside any number of running jobs."""
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +12,12 @@ from pydantic import ValidationError
 from draftmill._model import Model
 from draftmill.errors import DraftmillError
 from draftmill.jobs import Attempt, Job
+from draftmill.problems import ProblemError
 from draftmill.states import Stage
 from draftmill_service.archivist import RECORD
 from draftmill_service.ledger import Ledger
-from draftmill_service.retention.layout import Item, Kind, inventory
+from draftmill_service.ledger.archiving import BatchRecord
+from draftmill_service.retention.layout import Item, Kind, batches, inventory
 from draftmill_service.retention.pins import Pins
 from draftmill_service.retention.policy import InUse, Limits, Removal, decide
 from draftmill_service.retention.removing import Remover
@@ -72,7 +74,7 @@ class Collector:
             named = receipts_by_name(self._data) if removals else {}
             remover = Remover(self._data, named, now)
             remover.finish()
-            ends = [(removal, await self._runs_again(removal.item) or remover.remove(removal)) for removal in removals]
+            ends = [(removal, await self._wanted(removal.item) or remover.remove(removal)) for removal in removals]
             remover.empty_trash()
         removed = tuple(_line(removal) for removal, kept in ends if kept is None)
         return Report(
@@ -82,14 +84,11 @@ class Collector:
     async def _decide(self, now: datetime) -> list[Removal]:
         # Before the ledger is asked: what an attempt that begins in between uses has another mark by then.
         items = inventory(self._data)
-        return decide(
-            items,
-            self._limits,
-            in_use=await self._in_use(),
-            pins=Pins(self._data).names(),
-            ended=await self._ended(items),
-            now=now,
-        )
+        pins = Pins(self._data).names()
+        ended: dict[str, int] = {}
+        if self._limits.jobs_days is not None:
+            ended = await self._ended(items) | await self._old_batches(pins)
+        return decide(items, self._limits, in_use=await self._in_use(), pins=pins, ended=ended, now=now)
 
     async def _in_use(self) -> InUse:
         names: set[str] = set()
@@ -110,17 +109,40 @@ class Collector:
         attempts = {item.job for item in items if item.kind is Kind.ATTEMPT and item.job is not None}
         archived = (name for name in sorted(attempts) if (self._data / name / RECORD).is_file())
         ended = {}
-        for name in archived if self._limits.jobs_days is not None else ():
+        for name in archived:
             job = await self._ledger.get(name.removeprefix("jobs/"))
             if job is not None and job.done:
                 ended[name] = round(job.timestamps[job.state].timestamp() * 10**9)
         return ended
 
-    async def _runs_again(self, item: Item) -> str | None:
-        if item.kind is not Kind.ATTEMPT or item.job is None:
-            return None
-        job = await self._ledger.get(item.job.removeprefix("jobs/"))
-        return None if job is not None and job.done else "its job was asked for again"
+    async def _old_batches(self, pins: Collection[str]) -> dict[str, int]:
+        """Batches that are done and archived, and of which no item is pinned."""
+        ended = {}
+        for folder in batches(self._data):
+            name = f"batches/{folder.name}"
+            try:
+                record = BatchRecord.model_validate_json((folder / RECORD).read_bytes())
+                batch = await self._ledger.get_batch(folder.name)
+            except (FileNotFoundError, ValidationError):
+                continue
+            except ProblemError as error:
+                # A run that was cut short had the ledger forget it.
+                if error.problem.slug == "expired":
+                    ended[name] = 0
+                continue
+            if batch.done and not {f"jobs/{job}" for job in record.items} & {*pins}:
+                ended[name] = round(batch.timestamps[batch.state].timestamp() * 10**9)
+        return ended
+
+    async def _wanted(self, item: Item) -> str | None:
+        """Why it stays after all, by the ledger; a batch that does not is forgotten there first."""
+        if item.kind is Kind.ATTEMPT and item.job is not None:
+            job = await self._ledger.get(item.job.removeprefix("jobs/"))
+            return None if job is not None and job.done else "its job was asked for again"
+        if item.kind is Kind.BATCH:
+            forgotten = await self._ledger.remove_batch(item.name.removeprefix("batches/"))
+            return None if forgotten else "an item of it was asked for again"
+        return None
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """Where things that can be removed lie in a data directory, and what lies beside each.
 
 An item's name is its path relative to the data directory: `variants/<digest>`, `sources/<repository>/<commit>`,
-`sources/path-<digest>`, `jobs/<job>/<attempt>`. The worker writes these places; `draftmill_worker.pull.store.Slot`,
-`.variants.VariantStore` and `.scratch.Scratch` hold the same locks.
+`sources/path-<digest>`, `jobs/<job>/<attempt>`, `batches/<batch>`. The worker writes these places, but for the last;
+`draftmill_worker.pull.store.Slot`, `.variants.VariantStore` and `.scratch.Scratch` hold the same locks.
 """
 
 import os
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from draftmill.batches import BATCH_ID
 from draftmill.jobs import JOB_ID
 
 TRASH = ".trash"
 """Folder in each of the trees below: what was renamed into it is gone, and is deleted from there."""
-TREES = ("variants", "sources", "jobs")
+TREES = ("variants", "sources", "jobs", "batches")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 PARTIAL = ".partial"
 MANIFEST = ".manifest.json"
@@ -29,6 +30,8 @@ class Kind(StrEnum):
     SOURCE = "source"
     ATTEMPT = "attempt"
     """Requests, results and logs of a job that is done. Its record stays, in the ledger and beside the attempts."""
+    BATCH = "batch"
+    """A batch that is done, whole: its record here and in the ledger. Its jobs stay."""
     PARTIAL = "partial"
     """A pull that stopped half-way."""
     SCRATCH = "scratch"
@@ -80,7 +83,7 @@ class Item:
         match self.kind:
             case Kind.VARIANT:
                 return f"evidence/{self.name.removeprefix('variants/')}/tombstone.json"
-            case Kind.SOURCE:
+            case Kind.SOURCE | Kind.BATCH:
                 return f"{self.name}.tombstone.json"
             case Kind.ATTEMPT:
                 return f"{self.job}/tombstone.json"
@@ -105,7 +108,7 @@ def size_of(folder: Path) -> int:
 
 def inventory(data: Path) -> list[Item]:
     """Everything that gc may come to remove, least recently used first."""
-    found = [*_variants(data), *_sources(data), *_attempts(data), *_trash(data)]
+    found = [*_variants(data), *_sources(data), *_attempts(data), *_batches(data), *_trash(data)]
     return sorted(found)
 
 
@@ -140,6 +143,15 @@ def _variants(data: Path) -> Iterator[Item]:
 
 def jobs(data: Path) -> list[Path]:
     return [folder for folder in _children(data / "jobs") if JOB_ID.fullmatch(folder.name)]
+
+
+def batches(data: Path) -> list[Path]:
+    return [folder for folder in _children(data / "batches") if BATCH_ID.fullmatch(folder.name)]
+
+
+def _batches(data: Path) -> Iterator[Item]:
+    for batch in batches(data):
+        yield from _item(data, Kind.BATCH, f"batches/{batch.name}")
 
 
 def _attempts(data: Path) -> Iterator[Item]:

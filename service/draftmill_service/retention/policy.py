@@ -50,7 +50,8 @@ def decide(
     ended: Mapping[str, int],
     now: datetime,
 ) -> list[Removal]:
-    """Least recently used first. `ended` tells when each job whose attempts may go ended (nanoseconds), by its name."""
+    """Least recently used first. `ended` tells when each job whose attempts may go, and each batch that may go, ended
+    (nanoseconds), by its name."""
     at = round(now.timestamp() * 10**9)
     free = [item for item in sorted(items) if not {item.name, item.job} & {*pins} and not in_use.covers(item)]
     removals = [
@@ -80,9 +81,10 @@ def _aged(free: Sequence[Item], kind: Kind, days: float | None, at: int) -> list
 def _ended(free: Sequence[Item], ended: Mapping[str, int], days: float | None, at: int) -> list[Removal]:
     if days is None:
         return []
-    attempts = (item for item in free if item.kind is Kind.ATTEMPT)
-    old = (item for item in attempts if at - ended.get(item.job or "", at) > days * DAY_NS)
-    return [Removal(item, f"its job ended more than {days:g} days ago") for item in old]
+    whose = {Kind.ATTEMPT: "its job", Kind.BATCH: "it"}
+    done = (item for item in free if item.kind in whose)
+    old = (item for item in done if at - ended.get(item.job or item.name, at) > days * DAY_NS)
+    return [Removal(item, f"{whose[item.kind]} ended more than {days:g} days ago") for item in old]
 
 
 def _oversized(

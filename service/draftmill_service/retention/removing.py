@@ -67,7 +67,8 @@ class Remover:
             return any(other.name == item.name and other.used == item.used for other in inventory(self._data))
         # A variant that has no manifest has no mark of its own.
         marked = used_at(self._data / item.mark) or used_at(self._data / item.name)
-        return marked == item.used or item.kind in (Kind.ATTEMPT, Kind.SCRATCH)
+        # Of attempts and batches the ledger says whether they may go.
+        return marked == item.used or item.kind in (Kind.ATTEMPT, Kind.SCRATCH, Kind.BATCH)
 
     def _bury(self, removal: Removal) -> None:
         item = removal.item

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -14,6 +13,7 @@ from draftmill.jobs import Attempt, Job, StageRecord
 from draftmill.states import JobState, StageState
 from draftmill_service.capabilities import capabilities
 from draftmill_service.ledger import Filters, Ledger
+from draftmill_service.ledger.workers import Present
 from draftmill_service.web.charts.timeline import Row, timeline
 from draftmill_service.web.guard import Viewing
 from draftmill_service.web.pages import page, part_asked, unchanged
@@ -21,8 +21,6 @@ from draftmill_service.web.pages import page, part_asked, unchanged
 router = APIRouter()
 
 LIVE = "queues-live"
-_RECENT = 100
-"""Newest jobs in which workers are looked for that run nothing now."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +36,9 @@ class AtWork:
 @dataclass(frozen=True)
 class Worker:
     name: str
+    present: Present | None
+    """None for one that holds a job and does not show itself: it is gone, or cannot reach the ledger."""
     at_work: tuple[AtWork, ...]
-    seen_at: datetime
-    """When it last started or ended an attempt."""
-    finished: int
-    """Attempts among the newest jobs."""
 
 
 @router.get("/queues")
@@ -55,33 +51,25 @@ async def queues(request: Request, by: Viewing) -> Response:
     part = part_asked(request) == LIVE
     if part and same:
         return Response(status_code=204)
-    context = {"gauges": gauges, "workers": workers, "waiting": waiting, "mark": mark, "now": datetime.now(UTC)}
+    context = {"gauges": gauges, "workers": workers, "waiting": waiting, "mark": mark}
     return page(request, by, "queues_live.html" if part else "queues.html", context)
 
 
 async def _workers(ledger: Ledger) -> list[Worker]:
-    """By the ledger alone: who runs jobs, and who ran one of the newest."""
+    """Who is there, and who holds a job."""
+    present = {each.name: each for each in await ledger.workers()}
     leases = {job_id: round(seconds) for job_id, seconds in (await ledger.leases()).items()}
     running = [
         job
         for state in (JobState.RUNNING, JobState.CANCELING)
         for job in (await ledger.list(Filters(state=state), limit=200)).items
     ]
-    recent = (await ledger.list(Filters(), limit=_RECENT)).items
-    by_worker: defaultdict[str, list[tuple[Job, Attempt]]] = defaultdict(list)
-    for job in {job.id: job for job in (*recent, *running)}.values():
+    at_work: defaultdict[str, list[AtWork]] = defaultdict(list)
+    for job in running:
         for attempt in job.attempts:
-            by_worker[attempt.worker].append((job, attempt))
-    return [_worker(name, by_worker[name], leases) for name in sorted(by_worker)]
-
-
-def _worker(name: str, attempts: list[tuple[Job, Attempt]], leases: dict[str, int]) -> Worker:
-    return Worker(
-        name,
-        tuple(_at_work(job, attempt, leases) for job, attempt in attempts if not job.done and attempt.ended_at is None),
-        max(attempt.ended_at or attempt.started_at for _, attempt in attempts),
-        sum(attempt.ended_at is not None for _, attempt in attempts),
-    )
+            if attempt.ended_at is None:
+                at_work[attempt.worker].append(_at_work(job, attempt, leases))
+    return [Worker(name, present.get(name), tuple(at_work[name])) for name in sorted({*present, *at_work})]
 
 
 def _at_work(job: Job, attempt: Attempt, leases: dict[str, int]) -> AtWork:

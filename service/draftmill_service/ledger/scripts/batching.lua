@@ -3,8 +3,6 @@
 -- the next item to look at while the batch is tried again). Beside it: `:items` (list of job ids by number), `:waiting` (sorted set of
 -- items whose turn has not come, by turn), `:out` (set of items that were rung for and are not done).
 
-local function batch_key(id) return P .. ':batch:' .. id end
-
 local function todo(batch, t) redis.call('ZADD', P .. ':batches:todo', t, batch) end
 
 -- Rings for items while there is room. The message reaches the broker's list in this step; one that is lost is rung again by the reaper.
@@ -44,6 +42,7 @@ local function settle(batch, t)
   redis.call('HSET', key, 'state', to, 't:' .. to, t)
   if v[1] then unindex(batch, 'batch-state', v[1]) end
   index(batch, 'batch-state', to)
+  if DONE[to] then redis.call('ZADD', P .. ':unarchived:batches', t, batch) end
 end
 
 tally = function(batch, id, from, to, t)

@@ -11,6 +11,8 @@ end
 
 local function job_key(id) return P .. ':job:' .. id end
 
+local function batch_key(id) return P .. ':batch:' .. id end
+
 local function emit(id, kind, json)
   redis.call('XADD', P .. ':events:' .. id, 'MAXLEN', '~', MAX_EVENTS, '*', 'kind', kind, 'data', json)
 end
@@ -41,6 +43,11 @@ local function enter(id, to, t, reason)
   unindex(id, 'state', from)
   index(id, 'state', to)
   local batch = redis.call('HGET', key, 'batch')
+  -- An item of a batch that retention has removed goes on as a job of its own.
+  if batch and redis.call('EXISTS', batch_key(batch)) == 0 then
+    redis.call('HDEL', key, 'batch', 'turn')
+    batch = false
+  end
   local queued = batch and P .. ':queued:batches' or P .. ':queued'
   if to == 'queued' and not batch then redis.call('ZADD', P .. ':line', t, id) else redis.call('ZREM', P .. ':line', id) end
   -- An item that is tried again waits for its turn in the batch.
@@ -119,6 +126,14 @@ local function mint(letter, t, random)
     return table.concat(out)
   end
   return letter .. base32(ms, 10) .. base32(seq, 4) .. random
+end
+
+-- Of a record that was put back: new ids must sort behind the old ones, whatever the clock says.
+local function remember(ms, seq)
+  local last = redis.call('HMGET', P .. ':ids', 'ms', 'seq')
+  if not last[1] or tonumber(last[1]) < ms or (tonumber(last[1]) == ms and tonumber(last[2]) < seq) then
+    redis.call('HSET', P .. ':ids', 'ms', ms, 'seq', seq)
+  end
 end
 
 -- The record of a new job, which is queued; where it waits is for the caller to say. `deadline` (ms) may be ''.

@@ -18,10 +18,5 @@ end
 for _, event in ipairs(cjson.decode(ARGV[6])) do
   redis.call('XADD', P .. ':events:' .. id, event[1], 'kind', event[2], 'data', event[3])
 end
--- New ids must sort behind the old ones, whatever the clock says.
-local last = redis.call('HMGET', P .. ':ids', 'ms', 'seq')
-local ms, seq = tonumber(ARGV[3]), tonumber(ARGV[4])
-if not last[1] or tonumber(last[1]) < ms or (tonumber(last[1]) == ms and tonumber(last[2]) < seq) then
-  redis.call('HSET', P .. ':ids', 'ms', ms, 'seq', seq)
-end
+remember(tonumber(ARGV[3]), tonumber(ARGV[4]))
 return 1
