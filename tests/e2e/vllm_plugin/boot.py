@@ -135,9 +135,14 @@ def _methods(model: Any) -> dict[str, list[str | None]]:
     for name, module in model.named_modules() if model is not None else ():
         method = getattr(module, "quant_method", None)
         if method is not None:
-            kernel = getattr(method, "kernel", None) or getattr(method, "fp8_linear", None)
+            # compressed-tensors keeps the kernel with the layer's scheme.
+            kernel = _kernel(getattr(module, "scheme", None)) or _kernel(method)
             found[name] = [type(method).__name__, None if kernel is None else type(kernel).__name__]
     return found
+
+
+def _kernel(holder: Any) -> Any:
+    return getattr(holder, "kernel", None) or getattr(holder, "fp8_linear", None)
 
 
 def run(request: Request) -> Result:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from draftmill.formats import Format
+from draftmill.formats import FORMATS, Format
 from draftmill.jobs import QuantizeOptions
 from draftmill_worker.mill import Switches, mill
 from tests.e2e.vllm_plugin.boot import Request
@@ -29,7 +29,7 @@ def request_(models: Path, head: Path) -> Request:
     return Request(str(models / "target"), prompts, tokens=48, method="eagle", drafter=str(head), drafted=3)
 
 
-@pytest.mark.parametrize("format", [Format.FP8])
+@pytest.mark.parametrize("format", FORMATS)
 def test_eagle_in_format(boots: Boots, request_: Request, head: Path, tmp_path: Path, format: Format) -> None:
     out = tmp_path / "variant"
     milled = mill(head, out, format, QuantizeOptions(), switches=Switches(fsync=False), progress=lambda *_: None)
