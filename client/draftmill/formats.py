@@ -20,6 +20,10 @@ class Format(StrEnum):
     INT8_G128 = "int8_g128"
 
 
+SCALE_SEARCH_FORMATS = (Format.NVFP4, Format.W4A16_NVFP4)
+"""Those with a block scale that `quantize.nvfp4_scale_search` can choose."""
+
+
 class Stored(Model):
     """One tensor beside a quantized weight of shape [out, in]."""
 

@@ -9,8 +9,9 @@ from pydantic_core import PydanticCustomError
 from draftmill._model import Model
 from draftmill.benchmarks import Acceptance, Benchmark, Interval, Verdict
 from draftmill.choices import AUTO, KEEP, Auto
-from draftmill.formats import Format
+from draftmill.formats import SCALE_SEARCH_FORMATS, Format
 from draftmill.heads import CaptureOptions, DraftVocabOptions, HeadOptions
+from draftmill.plans import ScaleSearch
 from draftmill.problems import Problem
 from draftmill.sources import Commit, Instant, PathSource, Repo, RepoSource, Revision, Sha256
 from draftmill.states import DONE, JobState, Outcome, Reason, Stage, StageState
@@ -64,6 +65,27 @@ class QuantizeOptions(Model):
     """What kept floating tensors are cast to."""
     merge: bool = False
     """Take a drafter that is quantized in part, in this very format: the rest is quantized, what is there is kept."""
+    nvfp4_scale_search: bool = False
+    """Choose each NVFP4 block scale by least weight error, not by the block's largest magnitude. Slower to make; served
+    the same. Only for `nvfp4` and `w4a16_nvfp4`, with fused scales."""
+
+
+def scale_search_faults(format: str, quantize: QuantizeOptions) -> tuple[str, ...]:
+    """Why there is no scale search for the two together; empty where there is, or none is asked for."""
+    if not quantize.nvfp4_scale_search:
+        return ()
+    names = " and ".join(SCALE_SEARCH_FORMATS)
+    faults = () if format in SCALE_SEARCH_FORMATS else (f"is for {names}; {format} has no such block scales",)
+    if quantize.scales == "reference":
+        return (*faults, "scales: reference gives ModelOpt's bytes, which are those of plain max")
+    return faults
+
+
+def check_scale_search(format: str, quantize: QuantizeOptions) -> None:
+    """For models' validators: raises what a service answers with `scale-search-refused`."""
+    if faults := scale_search_faults(format, quantize):
+        # Braces would be read as a template.
+        raise PydanticCustomError("scale_search_refused", "{faults}", {"faults": "; ".join(faults)})
 
 
 class JobSpec(Model):
@@ -105,6 +127,11 @@ class JobSpec(Model):
             raise PydanticCustomError("field_not_supported", message)
         if self.quantize.merge and self.format not in set(Format):
             raise PydanticCustomError("field_not_supported", "`quantize.merge` needs a format of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _scale_search(self) -> Self:
+        check_scale_search(self.format, self.quantize)
         return self
 
     @model_validator(mode="after")
@@ -244,6 +271,8 @@ class Summary(Model):
     checks_passed: int
     checks_warned: int
     checks_failed: int
+    scale_search: ScaleSearch | None = None
+    """With `quantize.nvfp4_scale_search`: the weight error beside that of plain max."""
     acceptance: AcceptanceSummary | None = None
     """The job's own benchmark; without one, the newest that was ever made of the variant."""
 

@@ -74,6 +74,8 @@ class Plan(Model):
     format: Format
     scales: Literal["fused", "reference"]
     dtype: Literal["bfloat16", "float16", "keep"]
+    nvfp4_scale_search: bool = False
+    """Whether block scales are those of least weight error."""
     tensors: tuple[TensorPlan, ...]
     """Every tensor of the files that are written."""
     untouched: tuple[UntouchedFile, ...] = ()
@@ -86,6 +88,14 @@ class Plan(Model):
     source_bytes: int
     variant_bytes: int
     warnings: tuple[str, ...] = ()
+
+
+class ScaleSearch(Model):
+    """What searched NVFP4 block scales gained: the mean over quantized weights of ||Q(w) - w||^2 / ||w||^2."""
+
+    relative_mse: float
+    plain_relative_mse: float
+    """The same with the scales of plain max."""
 
 
 class Preflight(Model):

@@ -120,6 +120,7 @@ KINDS: dict[str, Kind] = {
     "shape-not-divisible": Kind("A dimension does not divide as the format needs", 422),
     "mixed-fused-group": Kind("Parts of a fused layer would get different schemes", 422),
     "target-depth-unknown": Kind("The engine's names of kept layers need the target's layer count", 422),
+    "scale-search-refused": Kind("The scale search needs an NVFP4 format and shared scales", 422),
     "nothing-to-quantize": Kind("The plan leaves no tensor to quantize", 422),
     "unused-exclude": Kind("An exclude pattern matches no tensor", 422),
     "budget-unreachable": Kind("No variant keeps within the budget", 422),

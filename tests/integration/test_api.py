@@ -120,6 +120,21 @@ def test_source_must_be_one_of_the_two(api: httpx.Client) -> None:
     assert wheres(relative) == {"$.source.path"}
 
 
+def test_a_scale_search_is_refused_by_name_where_there_is_none(api: httpx.Client) -> None:
+    search = {"nvfp4_scale_search": True}
+    for format, scales in (("fp8", "fused"), ("nvfp4", "reference")):
+        spec = SPEC | {"format": format, "quantize": search | {"scales": scales}}
+        problem(api.post("/v1/jobs", json=spec), "scale-search-refused")
+        body = {"sources": [SPEC["source"]], "formats": [format], "options": [{"quantize": spec["quantize"]}]}
+        document = problem(api.post("/v1/batches", json=body), "invalid-request")
+        assert wheres(document) == {"$.formats[0].options[0]"}
+        preflight = {name: spec[name] for name in ("source", "format", "quantize")}
+        problem(api.post("/v1/preflight", json=preflight), "scale-search-refused")
+    assert api.get("/v1/jobs").json()["items"] == []
+    made = api.post("/v1/jobs", json=SPEC | {"format": "nvfp4", "quantize": search})
+    assert made.json()["spec"]["quantize"]["nvfp4_scale_search"] is True
+
+
 @pytest.mark.parametrize("field", ["publish"])
 def test_fields_of_later_builds_are_refused_by_name(api: httpx.Client, field: str) -> None:
     document = problem(

@@ -11,7 +11,7 @@ import typer
 
 from draftmill.cli import text
 from draftmill.cli.exits import ExitCode
-from draftmill.cli.options import Dtype, Exclude, FormatName, Json, LmHead, Merge, Scales
+from draftmill.cli.options import Dtype, Exclude, FormatName, Json, LmHead, Merge, Scales, ScaleSearch
 from draftmill.cli.output import Output, plain, size
 from draftmill.cli.request import Request, UsageProblemError, job_spec
 from draftmill.plans import Fate
@@ -35,6 +35,7 @@ def quantize(
     scales: Scales = "fused",
     dtype: Dtype = "bfloat16",
     merge: Merge = False,
+    nvfp4_scale_search: ScaleSearch = False,
     verify: Annotated[bool, typer.Option(help="Prove the variant before it gets its name.")] = True,
     fsync: Annotated[bool, typer.Option(help="Wait until the disk has every byte.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT when it is a variant.")] = False,
@@ -53,7 +54,9 @@ def quantize(
     """
     output = Output(json)
     typed = str(source.expanduser().absolute())
-    request = Request(typed, format, None, tuple(exclude), lm_head, scales, dtype, merge=merge)
+    request = Request(
+        typed, format, None, tuple(exclude), lm_head, scales, dtype, merge=merge, scale_search=nvfp4_scale_search
+    )
     spec = job_spec(request)
     source, out = source.expanduser().resolve(), out.expanduser().absolute()
     _check(source, out, overwrite, device)
@@ -148,6 +151,7 @@ def _document(source: Path, milled: Milled) -> dict[str, object]:
         "seconds": milled.seconds,
         "serve_command": milled.serve_command,
         "warnings": milled.warnings,
+        "scale_search": milled.scale_search,
         "verify": milled.report,
     }
 
@@ -156,6 +160,8 @@ def _lines(milled: Milled) -> list[str]:
     plan = milled.plan
     lines = [*text.plan_lines(plan)]
     lines += [f"warning: {plain(warning)}" for warning in milled.warnings if warning not in plan.warnings]
+    if milled.scale_search is not None:
+        lines.append(text.scale_search_line(milled.scale_search))
     if milled.report is not None:
         lines += text.verify_lines(milled.report)
     lines.append(", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in milled.seconds.items()))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from draftmill.formats import Format
 from draftmill.jobs import QuantizeOptions
-from draftmill.plans import Plan
+from draftmill.plans import Plan, ScaleSearch
 from draftmill.problems import ProblemError
 from draftmill.reports import VerifyReport
 
@@ -41,6 +41,8 @@ class Milled:
     """None when verification was switched off."""
     serve_command: str
     warnings: tuple[str, ...]
+    scale_search: ScaleSearch | None = None
+    """What the scale search gained, where there was one."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by stage."""
 
@@ -71,7 +73,7 @@ def mill(
             drafter = read_drafter(checkpoint, format, options)
             plan = make_plan(checkpoint, drafter, format, options)
         with _timed(seconds, "quantize"):
-            quantize(
+            done = quantize(
                 source,
                 plan,
                 scratch,
@@ -82,7 +84,8 @@ def mill(
             )
         with _timed(seconds, "assemble"):
             assembled = assemble(source, checkpoint, drafter, plan, scratch, repo=None, commit=None)
-        milled = Milled(plan, out, None, assembled.serve_command, (*plan.warnings, *assembled.warnings), seconds)
+        warnings = (*plan.warnings, *assembled.warnings)
+        milled = Milled(plan, out, None, assembled.serve_command, warnings, done.scale_search, seconds)
         if switches.verify:
             from draftmill_worker.verify import verify
 

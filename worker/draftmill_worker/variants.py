@@ -17,7 +17,7 @@ from draftmill.digests import digest
 from draftmill.formats import Format
 from draftmill.heads import HeadPlan
 from draftmill.jobs import AcceptanceSummary, QuantizeOptions, Summary
-from draftmill.plans import Fate, Plan
+from draftmill.plans import Fate, Plan, ScaleSearch
 from draftmill.problems import Offender, ProblemError
 from draftmill.reports import CheckStatus, Manifest, VerifyReport
 from draftmill_worker.checkpoint.manifest import make_manifest
@@ -54,7 +54,18 @@ def summarize(plan: Plan, report: VerifyReport) -> Summary:
         checks_passed=statuses.count(CheckStatus.PASS),
         checks_warned=statuses.count(CheckStatus.WARN),
         checks_failed=statuses.count(CheckStatus.FAIL),
+        scale_search=_scale_search(report) if plan.nvfp4_scale_search else None,
     )
+
+
+def _scale_search(report: VerifyReport) -> ScaleSearch | None:
+    """As verify measured it; None where it did not come to that."""
+    for check in report.checks:
+        if check.id == "dequantized-error" and "relative_mse" in check.evidence:
+            return ScaleSearch(
+                relative_mse=check.evidence["relative_mse"], plain_relative_mse=check.evidence["plain_relative_mse"]
+            )
+    return None
 
 
 def summarize_head(plan: HeadPlan, report: VerifyReport) -> Summary:

@@ -30,6 +30,13 @@ LmHead = Annotated[bool, typer.Option("--lm-head", help="Quantize the drafter's 
 Merge = Annotated[
     bool, typer.Option("--merge", help="Take a drafter that is quantized in part, in this format: quantize the rest.")
 ]
+ScaleSearch = Annotated[
+    bool,
+    typer.Option(
+        "--nvfp4-scale-search",
+        help="Choose NVFP4 block scales by least weight error (nvfp4, w4a16_nvfp4): slower to make, served the same.",
+    ),
+]
 Scales = Annotated[
     str,
     typer.Option(

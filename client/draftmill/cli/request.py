@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from draftmill._locations import is_field
 from draftmill.cli.recipe import read_recipe
-from draftmill.jobs import JobSpec, PathSource, RepoSource
+from draftmill.jobs import JobSpec, PathSource, QuantizeOptions, RepoSource
 from draftmill.problems import Offender, ProblemError
 
 _DURATION = re.compile(r"([0-9]{1,9})([smhd])")
@@ -96,6 +96,7 @@ class Request(NamedTuple):
     accept_failed_gate: bool = False
     auto: AutoWords = AutoWords()
     merge: bool = False
+    scale_search: bool = False
 
 
 def is_path(source: str) -> bool:
@@ -231,8 +232,8 @@ def _fields(request: Request, recipe: dict[str, Any], now: datetime, offenders: 
             offenders.append(Offender(where=option, message="is missing"))
             fields[name] = {"source": {"repo": "unknown"}, "format": "fp8"}[name]
     typed = {"exclude": request.exclude, "lm_head": request.lm_head, "scales": request.scales, "dtype": request.dtype}
-    typed["merge"] = request.merge
-    defaults = Request._field_defaults
+    typed |= {"merge": request.merge, "nvfp4_scale_search": request.scale_search}
+    defaults = QuantizeOptions().model_dump()
     quantize = {name: value for name, value in typed.items() if not recipe or value != defaults[name]}
     fields["quantize"] = _merged(recipe.get("quantize"), quantize)
     fields["labels"] = _merged(recipe.get("labels"), _labels(request.labels, offenders))

@@ -31,6 +31,7 @@ from draftmill.cli.options import (
     OptionalSource,
     Revision,
     Scales,
+    ScaleSearch,
     Source,
     Wait,
 )
@@ -51,6 +52,7 @@ def submit(
     scales: Scales = "fused",
     dtype: Dtype = "bfloat16",
     merge: Merge = False,
+    nvfp4_scale_search: ScaleSearch = False,
     label: Annotated[
         list[str], typer.Option(metavar="KEY=VALUE", help="A label to find the job by. May be repeated.")
     ] = [],  # noqa: B006
@@ -125,6 +127,7 @@ def submit(
             accept_failed_gate,
             AutoWords(max_size, budget_al_drop, tuple(auto_format), auto_boots),
             merge,
+            nvfp4_scale_search,
         )
     )
     for note in mistaken(source, target):
@@ -152,6 +155,7 @@ def preflight(
     scales: Scales = "fused",
     dtype: Dtype = "bfloat16",
     merge: Merge = False,
+    nvfp4_scale_search: ScaleSearch = False,
     json: Json = False,
 ) -> None:
     """Say what a job would do, from the repository's headers alone; no weights are downloaded.
@@ -161,7 +165,8 @@ def preflight(
       draftmill preflight org/drafter --format nvfp4
     """
     output = Output(json)
-    spec = job_spec(Request(source, format, revision, tuple(exclude), lm_head, scales, dtype, merge=merge))
+    request = Request(source, format, revision, tuple(exclude), lm_head, scales, dtype, merge=merge)
+    spec = job_spec(request._replace(scale_search=nvfp4_scale_search))
     for note in mistaken(source):
         output.note(note)
     with Client() as client:

@@ -7,7 +7,7 @@ from draftmill.cli.acceptance_text import summary_lines
 from draftmill.cli.output import columns, plain, size
 from draftmill.formats import FORMATS
 from draftmill.jobs import Attempt, Job, PathSource, RepoSource, StageRecord
-from draftmill.plans import Fate, Plan
+from draftmill.plans import Fate, Plan, ScaleSearch
 from draftmill.problems import Problem
 from draftmill.reports import CheckStatus, Event, EventKind, VerifyReport
 from draftmill.states import JobState
@@ -90,6 +90,8 @@ def job_lines(job: Job) -> list[str]:
             f"checks     {summary.checks_passed} passed, {summary.checks_warned} warned,"
             f" {summary.checks_failed} failed",
         ]
+    if job.summary is not None and job.summary.scale_search is not None:
+        lines.append(scale_search_line(job.summary.scale_search))
     if job.summary is not None and job.summary.acceptance is not None:
         lines += summary_lines(job.summary.acceptance, job.id)
     if job.problem is not None:
@@ -109,12 +111,20 @@ def plan_lines(plan: Plan) -> list[str]:
     rows = [(fate, count, reason) for (fate, reason), count in sorted(counts.items(), key=lambda item: item[0])]
     return [
         f"{plan.family} ({plan.dialect}), {plan.head} head",
-        f"{plan.format}, {plan.scales} scales, other tensors {plan.dtype}",
+        f"{plan.format}, {plan.scales} scales, other tensors {plan.dtype}"
+        + (", block scales searched by weight error" if plan.nvfp4_scale_search else ""),
         f"weights {size(plan.source_bytes)} before, {size(plan.variant_bytes)} after"
         f" ({plan.variant_bytes / max(1, plan.source_bytes):.1%})",
         *columns([("FATE", "TENSORS", "REASON"), *rows], right=frozenset({1})),
         *(f"warning: {plain(warning)}" for warning in plan.warnings),
     ]
+
+
+def scale_search_line(search: ScaleSearch) -> str:
+    return (
+        f"weight error {search.relative_mse:.3e} with searched block scales, {search.plain_relative_mse:.3e} with plain"
+        " max (mean of squares, relative to the weights)"
+    )
 
 
 def verify_lines(report: VerifyReport) -> list[str]:

@@ -56,7 +56,13 @@ def _made(description: str, **headers: str) -> dict[str, Any]:
             "The Idempotency-Key was used before with this spec; this is that job.", **{REPLAYED: "Always `true`."}
         ),
         201: _made("The job is queued.", Location="Path of the job."),
-        **documented("invalid-request", "field-not-supported", "idempotency-mismatch", "payload-too-large"),
+        **documented(
+            "invalid-request",
+            "field-not-supported",
+            "scale-search-refused",
+            "idempotency-mismatch",
+            "payload-too-large",
+        ),
     },
 )
 async def submit(request: Request) -> Response:

@@ -81,14 +81,18 @@ def _offenders(errors: Sequence[Mapping[str, Any]]) -> list[Offender]:
     return [offender for here in found.values() for offender in here]
 
 
+_OWN_SLUGS = {"field_not_supported": "field-not-supported", "scale_search_refused": "scale-search-refused"}
+"""By the type of a validation error: what has a name of its own where nothing else is wrong."""
+
+
 async def invalid(request: Request, error: Exception) -> Response:
     """Handler of RequestValidationError."""
     if not isinstance(error, RequestValidationError):
         raise error
     chosen = _meant(error.errors())
     offenders = _offenders(chosen)
-    unsupported = bool(chosen) and all(each["type"] == "field_not_supported" for each in chosen)
-    slug = "field-not-supported" if unsupported else "invalid-request"
+    types = {each["type"] for each in chosen}
+    slug = _OWN_SLUGS.get(types.pop(), "invalid-request") if len(types) == 1 else "invalid-request"
     detail = "; ".join(f"{offender.where}: {offender.message}" for offender in offenders[:3])
     refusal = ProblemError(slug, detail, offenders[:MAX_OFFENDERS])
     return await problems.refuse(request, refusal)

@@ -78,7 +78,14 @@ def test_preflight_sends_no_labels_or_deadline(connect: Connect) -> None:
     assert json.loads(server.seen[0].body) == {
         "source": {"path": "/data/x"},
         "format": "nvfp4",
-        "quantize": {"exclude": ["*fc*"], "lm_head": False, "scales": "fused", "dtype": "bfloat16", "merge": False},
+        "quantize": {
+            "exclude": ["*fc*"],
+            "lm_head": False,
+            "scales": "fused",
+            "dtype": "bfloat16",
+            "merge": False,
+            "nvfp4_scale_search": False,
+        },
     }
 
 

@@ -44,10 +44,19 @@ def test_submit_prints_the_id_and_sends_every_option(server: Scripted, capsys: p
     sent = json.loads(server.seen[0].body)
     assert sent["source"] == {"repo": "org/drafter", "revision": "v2"}
     options = {"exclude": ["*fc*", "*o*"], "lm_head": True, "scales": "reference", "dtype": "keep", "merge": False}
-    assert sent["quantize"] == options
+    assert sent["quantize"] == options | {"nvfp4_scale_search": False}
     assert (sent["format"], sent["labels"]) == ("nvfp4", {"a": "1", "b": "x=y"})
     assert sent["deadline"] == "2030-01-01T00:00:00Z"
     assert server.seen[0].headers["idempotency-key"] == "k"
+
+
+def test_a_scale_search_is_asked_for_where_there_is_one(server: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["submit", "org/drafter", "-f", "nvfp4", "--nvfp4-scale-search"]) == ExitCode.OK
+    assert json.loads(server.seen[0].body)["quantize"]["nvfp4_scale_search"] is True
+    for format in ("fp8", "int4_g128"):
+        assert run(["submit", "org/drafter", "-f", format, "--nvfp4-scale-search"]) == ExitCode.USAGE
+        assert f"{format} has no such block scales" in capsys.readouterr().err
+    assert len(server.seen) == 1
 
 
 def test_a_path_is_made_absolute(server: Scripted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -63,6 +63,24 @@ def test_options_reach_the_plan(source: Path, tmp_path: Path) -> None:
     assert any(tensor["name"] == "lm_head.weight" and tensor["fate"] == "quantized" for tensor in plan["tensors"])
 
 
+def test_a_scale_search_is_verified_and_says_what_it_gained(source: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert mill(source, tmp_path / "out", "--nvfp4-scale-search", "--json", format="nvfp4") == ExitCode.OK
+    document = json.loads(capsys.readouterr().out)
+    assert document["verify"]["passed"]
+    gained = document["scale_search"]
+    assert 0 < gained["relative_mse"] < gained["plain_relative_mse"]
+    assert json.loads((tmp_path / "out" / "plan.json").read_text())["nvfp4_scale_search"] is True
+    assert "searched" in (tmp_path / "out" / "README.md").read_text()
+    assert mill(source, tmp_path / "text", "--nvfp4-scale-search", *QUICK, format="w4a16_nvfp4") == ExitCode.OK
+    assert "with plain max" in capsys.readouterr().out
+
+
+def test_a_scale_search_elsewhere_is_a_wrong_command_line(source: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert mill(source, tmp_path / "out", "--nvfp4-scale-search", format="mxfp8") == ExitCode.USAGE
+    assert "is for nvfp4 and w4a16_nvfp4" in capsys.readouterr().err
+    assert leftovers(tmp_path) == []
+
+
 def test_the_torch_device_gives_the_same_variant(source: Path, tmp_path: Path) -> None:
     for device in ("cpu", "torch"):
         assert mill(source, tmp_path / device, *QUICK, "--device", device, format="nvfp4") == ExitCode.OK

@@ -26,10 +26,10 @@ def as_rows(weight: torch.Tensor, cast: str) -> Rows:
 
 
 def packed(
-    weight: torch.Tensor, format: Format, cast: str, ops: RowOps, amax: float | None = None
+    weight: torch.Tensor, format: Format, cast: str, ops: RowOps, amax: float | None = None, *, search: bool = False
 ) -> dict[str, torch.Tensor]:
     """What is stored for one weight, by suffix; `amax` is that of the weight unless given."""
-    scheme, rows = scheme_for(format), as_rows(weight, cast)
+    scheme, rows = scheme_for(format, scale_search=search), as_rows(weight, cast)
     scalars: dict[str, np.float32] = {}
     if scheme.whole_tensor_amax:
         scalars = scheme.scalars(ops.amax(rows) if amax is None else np.float32(amax), TINY[cast])

@@ -25,6 +25,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 }
 _NVFP4: dict[str, Any] = {"family": Family.EAGLE3, "format": Format.NVFP4}
 _FP8: dict[str, Any] = {"family": Family.EAGLE3, "format": Format.FP8}
+_SEARCH = QuantizeOptions(nvfp4_scale_search=True)
 _DRAFT: dict[str, Any] = {"family": Family.DRAFT_MODEL, "format": Format.NVFP4, "num_nextn_predict_layers": 1}
 SPECIAL: dict[str, dict[str, Any]] = {
     "sharded": _NVFP4 | {"layout": Layout(shards=3)},
@@ -34,6 +35,13 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "float16": _NVFP4 | {"layout": Layout(dtype="float32"), "options": QuantizeOptions(dtype="float16")},
     "reference-fp8": _FP8 | {"options": QuantizeOptions(scales="reference")},
     "reference-nvfp4": _NVFP4 | {"options": QuantizeOptions(scales="reference")},
+    "searched": _NVFP4 | {"options": _SEARCH},
+    "searched-zero-rows": {
+        "family": Family.DSPARK,
+        "format": Format.W4A16_NVFP4,
+        "options": _SEARCH,
+        "layout": Layout(dtype="float32", zero_rows=("*_proj.weight",)),
+    },
     "zero-rows": _NVFP4 | {"layout": Layout(zero_rows=("*_proj.weight",))},
     "zero-rows-fp8_pc_pt": {
         "family": Family.DRAFT_MODEL,

@@ -3,6 +3,8 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from tokenizers.models import BPE
 
 from draftmill.plans import OutputTensor, TensorPlan, UntouchedFile
 from draftmill_worker.checkpoint.identity import fingerprint
+from draftmill_worker.quantize.stream import quantize
 from tests.unit.verify.variants import Case, Tensors
 
 NORM = "norm.weight"
@@ -384,6 +387,30 @@ def sibling_outside_the_plans_group(case: Case) -> None:
 @mutation("scale-values")
 def block_scale_off_by_one_code(case: Case) -> None:
     case.edit_tensors(lambda tensors: tensors[f"{O_PROJ}.weight_scale"].view(torch.uint8)[0].__setitem__(0, 0x40))
+
+
+@mutation("scale-values", "searched")
+def searched_block_scale_one_code_off(case: Case) -> None:
+    case.edit_tensors(lambda tensors: tensors[f"{O_PROJ}.weight_scale"].view(torch.uint8)[5].sub_(1))
+
+
+@mutation("scale-values", "searched")
+def plain_max_where_a_search_was_asked_for(case: Case) -> None:
+    """Servable, and no worse than without the option."""
+    plain = case.plan.model_copy(update={"nvfp4_scale_search": False})
+    with TemporaryDirectory() as folder:
+        quantize(case.source, plain, Path(folder), fsync=False)
+        (case.variant / "model.safetensors").write_bytes((Path(folder) / "model.safetensors").read_bytes())
+
+
+@mutation("modelopt-parity", "searched")
+def negative_zero_among_searched_codes(case: Case) -> None:
+    negative_zero_for_zero(case)
+
+
+@mutation("dequantized-error", "searched")
+def one_searched_code_one_step_off(case: Case) -> None:
+    one_code_one_step_off(case)
 
 
 @mutation("scale-values", "eagle3-fp8")

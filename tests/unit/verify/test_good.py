@@ -3,14 +3,18 @@
 import json
 import time
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from tokenizers import Tokenizer
 
 from draftmill.formats import Format
-from draftmill.plans import Family
+from draftmill.plans import Family, ScaleSearch
 from draftmill.reports import CheckStatus
 from draftmill_worker.checkpoint.identity import fingerprint
+from draftmill_worker.choose.errors import squares
+from draftmill_worker.quantize.stream import quantize
+from draftmill_worker.variants import summarize
 from draftmill_worker.verify.checks import REGISTRY
 from tests.unit.assemble.sources import FAMILIES
 from tests.unit.verify.conftest import MTP, SPECIAL, Good
@@ -58,6 +62,25 @@ def test_c17_targets_with_their_block_pass(good: Good, cache: Path, name: str) -
     links = (len(case.plan.untouched), 0) if MTP[name].get("link") else (0, len(case.plan.untouched))
     assert (evidence["whole-files-identical"]["linked"], evidence["whole-files-identical"]["copied"]) == links
     assert evidence["target-untouched"]["target"] > evidence["target-untouched"]["block"]
+
+
+def test_a_scale_search_is_measured_against_plain_max(good: Good, cache: Path, tmp_path: Path) -> None:
+    """By verify's own arithmetic; the quantizer's figures and those of plain variants are the same."""
+    case, plain = good("searched"), good("eagle3-nvfp4")
+    report = case.verify(cache)
+    evidence = next(check for check in report.checks if check.id == "dequantized-error").evidence
+    (tmp_path / "again").mkdir()
+    reported = quantize(case.source, case.plan, tmp_path / "again", fsync=False).scale_search
+    assert reported is not None
+    assert evidence["relative_mse"] == pytest.approx(reported.relative_mse, rel=1e-5)
+    assert evidence["plain_relative_mse"] == pytest.approx(reported.plain_relative_mse, rel=1e-5)
+    assert summarize(case.plan, report).scale_search == ScaleSearch(
+        relative_mse=evidence["relative_mse"], plain_relative_mse=evidence["plain_relative_mse"]
+    )
+    squared = squares(plain.source, plain.variant, plain.plan)
+    assert evidence["plain_relative_mse"] == pytest.approx(fmean(e / w for e, w in squared.values()), rel=1e-5)
+    assert evidence["relative_mse"] < 0.85 * evidence["plain_relative_mse"]
+    assert summarize(plain.plan, plain.verify(cache)).scale_search is None
 
 
 def test_a_weight_that_was_zero_may_stay_zero(good: Good, cache: Path) -> None:

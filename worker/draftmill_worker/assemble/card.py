@@ -53,7 +53,7 @@ def _what(plan: Plan, spec: FormatSpec, repo: str | None, commit: str | None) ->
         f"- Format: `{spec.name.value}`, {spec.bits}-bit weights, activations {_activation(spec)}. "
         f"Good for {spec.good_for}.\n"
         f"- Read by vLLM as `quant_method: {spec.quant_method}`, `{spec.algo_key}: {spec.quant_algo}`.\n"
-        f"- Layers that the engine fuses {_sharing(plan)}.\n"
+        f"- Layers that the engine fuses {_sharing(plan)}.{_search(plan)}\n"
         f"- Head: {plan.head.value}. Layout: {plan.dialect}.\n"
         f"- `plan.json` names every tensor, what became of it and why.\n"
     )
@@ -80,6 +80,10 @@ def _sharing(plan: Plan) -> str:
     if plan.scales == "fused":
         return "share their per-tensor scales"
     return "have scales of their own, for comparison only: engines fuse them"
+
+
+def _search(plan: Plan) -> str:
+    return " Block scales were searched for the least weight error." if plan.nvfp4_scale_search else ""
 
 
 def _sizes(plan: Plan) -> str:

@@ -11,12 +11,14 @@ from draftmill.plans import Fate, Plan, TensorPlan
 from draftmill_worker.quantize.files import Files
 from draftmill_worker.quantize.formats import Packed, scheme_for
 from draftmill_worker.quantize.formats.base import SCALE, WEIGHT
-from draftmill_worker.quantize.kernels.rows import TINY, RowOps, Rows, work_dtype
+from draftmill_worker.quantize.kernels.rows import TINY, RowOps, Rows, SquaredErrors, work_dtype
 from draftmill_worker.quantize.pool import WorkPool, spans
 from draftmill_worker.quantize.reader import itemsize
 
 FusedSet = tuple[TensorPlan, ...]
 Measured = tuple[TensorPlan, Future[np.float32]]
+Noted = tuple[int, bool, SquaredErrors | None]
+"""Of some packed rows: all-zero scale units, whether all is finite, what a scale search gained."""
 
 
 @dataclass(slots=True)
@@ -27,6 +29,8 @@ class Findings:
     """What the tensor's scale was made from, its fused set's where that is shared; None with a scale per row."""
     zeros: dict[str, int] = field(default_factory=dict)
     """Rows (fp8_pc_pt) or blocks (nvfp4) that are all zero."""
+    errors: dict[str, SquaredErrors] = field(default_factory=dict)
+    """Of weights whose block scales were searched."""
     nonfinite: set[str] = field(default_factory=set)
     scaleless: set[str] = field(default_factory=set)
     """Weights whose scale would be zero."""
@@ -45,7 +49,8 @@ def fused_sets(plan: Plan) -> list[FusedSet]:
 
 class Packer:
     def __init__(self, plan: Plan, files: Files, pool: WorkPool, ops: RowOps, findings: Findings) -> None:
-        self._dtype, self._scheme = plan.dtype, scheme_for(plan.format)
+        self._dtype = plan.dtype
+        self._scheme = scheme_for(plan.format, scale_search=plan.nvfp4_scale_search)
         self._files, self._pool, self._ops, self._findings = files, pool, ops, findings
 
     def pack(self, sets: list[FusedSet]) -> None:
@@ -87,11 +92,14 @@ class Packer:
             self._pack_tensor(tensor, scalars)
 
     def _pack_tensor(self, tensor: TensorPlan, scalars: Mapping[str, np.float32]) -> None:
-        def note(packed: tuple[int, bool]) -> None:
-            zeros, finite = packed
+        def note(packed: Noted) -> None:
+            zeros, finite, errors = packed
             self._findings.zeros[tensor.name] = self._findings.zeros.get(tensor.name, 0) + zeros
             if not finite:
                 self._findings.nonfinite.add(tensor.name)
+            if errors is not None:
+                before = self._findings.errors.get(tensor.name)
+                self._findings.errors[tensor.name] = errors if before is None else before + errors
 
         for suffix, value in scalars.items():
             self._files.put(tensor, _beside(tensor, suffix), 0, np.array([value], np.float32))
@@ -101,15 +109,13 @@ class Packer:
         for first, last in self._row_spans(tensor):
             self._pool.submit((last - first) * row_bytes, self._pack_rows, tensor, scalars, first, last, then=note)
 
-    def _pack_rows(
-        self, tensor: TensorPlan, scalars: Mapping[str, np.float32], first: int, last: int
-    ) -> tuple[int, bool]:
+    def _pack_rows(self, tensor: TensorPlan, scalars: Mapping[str, np.float32], first: int, last: int) -> Noted:
         packed: Packed = self._scheme.pack(self._ops, self._rows(tensor, first, last), scalars)
         for suffix, array in packed.arrays.items():
             # A scale may be that of several rows.
             per = self._scheme.row_block if suffix == SCALE else 1
             self._files.put(tensor, _beside(tensor, suffix), first // per * (array.nbytes // len(array)), array)
-        return packed.zeros, packed.finite
+        return packed.zeros, packed.finite, packed.errors
 
     def _rows(self, tensor: TensorPlan, first: int, last: int) -> Rows:
         columns = tensor.shape[1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 
 from draftmill.formats import FORMATS, Format
-from draftmill.jobs import QuantizeOptions
+from draftmill.jobs import QuantizeOptions, scale_search_faults
 from draftmill.plans import Family, Fate, OutputTensor, Plan, TensorPlan, UntouchedFile
 from draftmill.problems import Offender, ProblemError
 from draftmill_worker.checkpoint.checkpoint import Checkpoint
@@ -48,12 +48,15 @@ class _Draft:
 def make_plan(checkpoint: Checkpoint, drafter: Drafter, format: Format, options: QuantizeOptions) -> Plan:
     """The plan for `drafter`, read from `checkpoint`.
 
-    Raises `family-not-quantizable`, `unused-exclude`, `lm-head-refused`, `mixed-fused-group`, `shape-not-divisible`,
-    `nothing-to-quantize` or `target-depth-unknown`, with every offender of the kinds before `nothing-to-quantize`.
+    Raises `family-not-quantizable`, `scale-search-refused`, `unused-exclude`, `lm-head-refused`, `mixed-fused-group`,
+    `shape-not-divisible`, `nothing-to-quantize` or `target-depth-unknown`, with every offender of the kinds before
+    `nothing-to-quantize`.
     """
     if drafter.family is Family.MEDUSA:
         raise _medusa(drafter)
     findings = Findings()
+    for fault in scale_search_faults(format, options):
+        findings.add("scale-search-refused", "quantize.nvfp4_scale_search", fault)
     if drafter.target is not None:
         # One configuration says the dtype of target and drafter.
         options = options.model_copy(update={"dtype": "keep"})
@@ -139,6 +142,7 @@ def _assembled(draft: _Draft) -> Plan:
         format=draft.format,
         scales=options.scales,
         dtype=options.dtype,
+        nvfp4_scale_search=options.nvfp4_scale_search,
         tensors=tensors,
         untouched=untouched,
         ignore=exclusions(draft.format, drafter, draft.modules | draft.merged),

@@ -1,16 +1,17 @@
 """The engine: a checkpoint's weight files and a plan in, the variant's weight files out."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
-from draftmill.plans import Fate, Plan, TensorPlan
+from draftmill.plans import Fate, Plan, ScaleSearch, TensorPlan
 from draftmill.problems import Offender, ProblemError
 from draftmill_worker.quantize import moves, whole
 from draftmill_worker.quantize.files import Files
-from draftmill_worker.quantize.kernels.rows import row_ops, work_dtype
+from draftmill_worker.quantize.kernels.rows import SquaredErrors, row_ops, work_dtype
 from draftmill_worker.quantize.packing import Findings, Packer, fused_sets
 from draftmill_worker.quantize.pool import WorkPool
 from draftmill_worker.quantize.reader import WeightReader
@@ -36,6 +37,8 @@ class QuantizeResult:
     """Tensors written, by weight file."""
     tensors: dict[str, TensorStats]
     """By quantized weight."""
+    scale_search: ScaleSearch | None
+    """What it gained; None where the plan asks for none."""
     copied: dict[str, str]
     """Why each file that goes into the variant whole is a copy; the others are links."""
 
@@ -95,7 +98,17 @@ def quantize(
     return QuantizeResult(
         files={file: sum(len(tensor.outputs) for tensor in tensors) for file, tensors in by_file.items()},
         tensors={name: TensorStats(amax, findings.zeros[name]) for name, amax in findings.amax.items()},
+        scale_search=_gained(findings.errors.values()) if plan.nvfp4_scale_search else None,
         copied={name: whole.copied for name, whole in wholes.items() if whole.copied},
+    )
+
+
+def _gained(errors: Iterable[SquaredErrors]) -> ScaleSearch:
+    """Means over weights, each of which counts alike; those that are all zero have no error to compare."""
+    parts = [part for part in errors if part.weight > 0]
+    return ScaleSearch(
+        relative_mse=fmean(part.found / part.weight for part in parts) if parts else 0.0,
+        plain_relative_mse=fmean(part.plain / part.weight for part in parts) if parts else 0.0,
     )
 
 

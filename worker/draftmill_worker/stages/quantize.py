@@ -40,6 +40,9 @@ def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
         threads=request.settings.threads,
         link=_may_link(request),
     )
+    if (gained := done.scale_search) is not None:
+        errors = f"{gained.relative_mse:.3e}, with plain max {gained.plain_relative_mse:.3e}"
+        report.log("info", f"block scales searched: relative mean square error of weights {errors}")
     for file, why in done.copied.items():
         report.log("info", f"{file} was copied whole: {why}")
     return {"copied": done.copied}

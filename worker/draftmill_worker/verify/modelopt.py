@@ -24,12 +24,19 @@ _E2M1: dict[str, Any] = {"num_bits": (2, 1), "block_sizes": {-1: BLOCK, "type": 
 
 
 def quantize_rows(
-    format: Format, weight: "torch.Tensor", rows: Sequence[int], top: "torch.Tensor", dtype: str
+    format: Format,
+    weight: "torch.Tensor",
+    rows: Sequence[int],
+    top: "torch.Tensor",
+    dtype: str,
+    *,
+    block_scales: "torch.Tensor | None" = None,
 ) -> "dict[str, torch.Tensor]":
     """What ModelOpt stores for `weight[rows]`, by suffix; per-tensor scales are those of the whole tensor.
 
     For fp8_pb_wo the rows are whole blocks. ModelOpt squeezes the scale of a single block, which is put right here.
-    `top` is the amax of the tensor or of its fused group, in the cast dtype that `dtype` names.
+    `top` is the amax of the tensor or of its fused group, in the cast dtype that `dtype` names. With `block_scales`,
+    NVFP4 codes are those for these scales of the rows, which are not in the answer.
     """
     part = weight[list(rows)].to(cast_dtype(weight, dtype))
     with warnings.catch_warnings():
@@ -38,7 +45,7 @@ def quantize_rows(
             return _mxfp8(part)
         if format is Format.FP8_PB_WO:
             return _fp8_blocks(part)
-        return _nvfp4(format, part, top) if format in NVFP4_KINDS else _fp8(format, part, top)
+        return _nvfp4(format, part, top, block_scales) if format in NVFP4_KINDS else _fp8(format, part, top)
 
 
 def _fp8(format: Format, part: "torch.Tensor", top: "torch.Tensor") -> "dict[str, torch.Tensor]":
@@ -55,16 +62,20 @@ def _fp8(format: Format, part: "torch.Tensor", top: "torch.Tensor") -> "dict[str
     return stored
 
 
-def _nvfp4(format: Format, part: "torch.Tensor", top: "torch.Tensor") -> "dict[str, torch.Tensor]":
+def _nvfp4(
+    format: Format, part: "torch.Tensor", top: "torch.Tensor", given: "torch.Tensor | None"
+) -> "dict[str, torch.Tensor]":
     import torch
     from modelopt.torch.export.quant_utils import to_quantized_weight
     from modelopt.torch.quantization.qtensor import NVFP4QTensor
 
     quantizer = _quantizer(top, **_E2M1)
     scale_2 = NVFP4QTensor.get_weights_scaling_factor_2_from_quantizer(quantizer)
-    scale = NVFP4QTensor.get_weights_scaling_factor_from_quantizer(quantizer, part, scale_2)[0]
+    scale = given
+    if scale is None:
+        scale = NVFP4QTensor.get_weights_scaling_factor_from_quantizer(quantizer, part, scale_2)[0]
     codes = to_quantized_weight(part, scale, _FORMAT_NAMES[format], scale_2, BLOCK)
-    stored = {"weight": codes, "weight_scale": scale, "weight_scale_2": scale_2}
+    stored = {"weight": codes, "weight_scale_2": scale_2} | ({"weight_scale": scale} if given is None else {})
     if format is Format.NVFP4:
         activation = _quantizer(torch.tensor(E4M3_MAX), **_E2M1)
         stored["input_scale"] = NVFP4QTensor.get_activation_scaling_factor(activation)

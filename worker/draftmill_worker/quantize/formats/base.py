@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from draftmill.formats import FormatSpec
 from draftmill.plans import OutputTensor
+from draftmill_worker.quantize.kernels.rows import SquaredErrors
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +34,8 @@ class Packed:
     """Scale units (rows or blocks) that hold only zeros."""
     finite: bool
     """False when a row was found to hold NaN or Inf in the cast dtype; there are no arrays then."""
+    errors: SquaredErrors | None = None
+    """What a scale search gained."""
 
 
 class Scheme(Protocol):

@@ -20,6 +20,7 @@ def warm_up() -> None:
         ops.amax(rows)
         ops.e4m3(rows, ops.row_amax(rows))
         ops.e2m1(rows, np.float32(1.0))
+        ops.e2m1_searched(rows, np.float32(1.0))
         ops.mxfp8(rows)
         scales = ops.group_amax(rows)
         ops.e4m3_groups(rows, scales)

@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 from draftmill_worker.quantize.kernels import loops
 from draftmill_worker.quantize.kernels.casts import work_bits
 from draftmill_worker.quantize.kernels.loops import BLOCK, Bits
-from draftmill_worker.quantize.kernels.rows import GROUP, MX_BLOCK, Rows
-from draftmill_worker.quantize.kernels.thresholds import e2m1_steps, e8m0_thresholds
+from draftmill_worker.quantize.kernels.rows import GROUP, MX_BLOCK, Rows, SquaredErrors
+from draftmill_worker.quantize.kernels.thresholds import e2m1_steps, e2m1_units, e8m0_thresholds
 
 
 class CpuOps:
@@ -40,6 +40,18 @@ class CpuOps:
         steps = e2m1_steps(float(scale_2), 8 * bits.itemsize)
         zeros = loops.e2m1(bits, np.float32(np.float32(6.0) * scale_2), steps, codes, scales)
         return codes, scales, int(zeros)
+
+    def e2m1_searched(
+        self, rows: Rows, scale_2: np.float32
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int, SquaredErrors]:
+        bits = work_bits(rows)
+        count, columns = bits.shape
+        codes = np.empty((count, columns // 2), np.uint8)
+        scales = np.empty((count, columns // BLOCK), np.uint8)
+        steps, units = e2m1_steps(float(scale_2), 8 * bits.itemsize), e2m1_units(float(scale_2))
+        divisor = np.float32(np.float32(6.0) * scale_2)
+        zeros, found, plain, weight = loops.e2m1_searched(bits, divisor, (steps, units), codes, scales)
+        return codes, scales, int(zeros), SquaredErrors(found, plain, weight)
 
     def mxfp8(self, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int, bool]:
         bits = work_bits(rows)

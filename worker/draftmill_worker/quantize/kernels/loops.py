@@ -15,6 +15,7 @@ from draftmill_worker.quantize.kernels.jit import jit
 
 # int16 or int32; numba compiles one version for each.
 Bits = NDArray[Any]
+SearchTables = tuple[Bits, NDArray[np.float32]]
 BLOCK = 16
 GROUP = 128
 
@@ -237,6 +238,96 @@ def e2m1(x: Bits, divisor: np.float32, steps: Bits, codes: NDArray[np.uint8], sc
         for i in range(columns // 2):
             codes[row, i] = np.uint8(wide[2 * i] | (wide[2 * i + 1] << 4))
     return zeros
+
+
+@jit
+def _block_square(block: Bits, steps: Bits, unit: np.float32, squares: NDArray[np.float64]) -> float:
+    """Squared error of 16 magnitudes with the codes that `steps` gives them, each code worth itself times `unit`.
+
+    What is stored is a float32 product; all else is float64, in which weights of any size have a square, and is summed
+    by halves: every implementation has to give the same last bit.
+    """
+    bits = block.dtype.type
+    mask = bits(_magnitude_mask(block))
+    up = np.uint32(_up(block))
+    t1, t2, t3, t4, t5, t6, t7 = steps[1], steps[2], steps[3], steps[4], steps[5], steps[6], steps[7]
+    for i in range(BLOCK):
+        m = bits(block[i] & mask)
+        halves = bits(m >= t1) + bits(m >= t2) + bits(m >= t3) + bits(m >= t4)
+        halves += 2 * (bits(m >= t5) + bits(m >= t6)) + 4 * bits(m >= t7)
+        stored = np.float32(np.float32(np.float32(0.5) * np.float32(halves)) * unit)
+        error = np.float64(np.uint32(np.uint32(m) << up).view(np.float32)) - np.float64(stored)
+        squares[i] = error * error
+    half = BLOCK // 2
+    while half > 0:
+        for i in range(half):
+            squares[i] += squares[i + half]
+        half //= 2
+    total: float = squares[0]
+    return total
+
+
+@jit
+def _least_square(
+    block: Bits, top: Any, plain: int, tables: SearchTables, squares: NDArray[np.float64]
+) -> tuple[int, float, float]:
+    """(block scale code of the least squared error, that error, the error of code `plain`); `plain` wins ties.
+
+    Upwards to 7 codes, short of twice the scale: of the values that a scale has and the block reaches, half of that
+    scale has all. Downwards while the largest magnitude, which saturates, does not alone err by the least so far.
+    """
+    steps, units = tables
+    first = _block_square(block, steps[plain], units[plain], squares)
+    least, code = first, plain
+    if first == 0:
+        return code, least, first
+    for other in range(plain + 1, min(plain + 8, 127)):
+        square = _block_square(block, steps[other], units[other], squares)
+        if square < least:
+            least, code = square, other
+    largest = np.float64(np.uint32(np.uint32(top) << np.uint32(_up(block))).view(np.float32))
+    for other in range(plain - 1, 0, -1):
+        cut = largest - np.float64(np.float32(np.float32(6.0) * units[other]))
+        if cut > 0 and cut * cut >= least:
+            break
+        square = _block_square(block, steps[other], units[other], squares)
+        if square < least:
+            least, code = square, other
+    return code, least, first
+
+
+@jit
+def e2m1_searched(
+    x: Bits, divisor: np.float32, tables: SearchTables, codes: NDArray[np.uint8], scales: NDArray[np.uint8]
+) -> tuple[int, float, float, float]:
+    """`e2m1` with each block's scale by least squared error; also returns the sums of squared errors with these scales
+    and with the plain ones, and of squared weights. `tables` is (steps, units), units[s] block scale s times scale_2.
+    """
+    columns = x.shape[1]
+    bits = x.dtype.type
+    mask = bits(_magnitude_mask(x))
+    wide = np.empty(columns, x.dtype)
+    spare = np.empty(columns // 4, x.dtype)
+    squares = np.empty(BLOCK, np.float64)
+    up = np.uint32(_up(x))
+    zeros, found, plain, weight = 0, 0.0, 0.0, 0.0
+    for row in range(x.shape[0]):
+        line = x[row]
+        _block_amax(line, wide, spare, mask)
+        zeros += _block_scales(wide, divisor, scales[row])
+        for block in range(columns // BLOCK):
+            values = line[block * BLOCK : block * BLOCK + BLOCK]
+            code, least, first = _least_square(values, wide[block], int(scales[row, block]), tables, squares)
+            scales[row, block] = np.uint8(code)
+            found += least
+            plain += first
+        for i in range(columns):
+            value = np.float64(np.uint32(np.uint32(line[i] & mask) << up).view(np.float32))
+            weight += value * value
+        _e2m1_codes(line, tables[0], scales[row], wide)
+        for i in range(columns // 2):
+            codes[row, i] = np.uint8(wide[2 * i] | (wide[2 * i + 1] << 4))
+    return zeros, found, plain, weight
 
 
 @jit

@@ -29,6 +29,21 @@ class Rows:
     """BF16, F16 or F32: amax and scales are those of the cast values."""
 
 
+@dataclass(frozen=True, slots=True)
+class SquaredErrors:
+    """Sums over some rows of a weight, float64."""
+
+    found: float
+    """||Q(w) - w||^2 with the scales that were searched."""
+    plain: float
+    """The same with the scales of plain max."""
+    weight: float
+    """||w||^2."""
+
+    def __add__(self, other: "SquaredErrors") -> "SquaredErrors":
+        return SquaredErrors(self.found + other.found, self.plain + other.plain, self.weight + other.weight)
+
+
 class RowOps(Protocol):
     """What a device does to rows. Every implementation gives the same bytes."""
 
@@ -51,6 +66,12 @@ class RowOps(Protocol):
 
     def e2m1(self, rows: Rows, scale_2: np.float32) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int]:
         """Packed E2M1 codes [rows, columns/2], E4M3 block scales [rows, columns/16], number of all-zero blocks."""
+        ...
+
+    def e2m1_searched(
+        self, rows: Rows, scale_2: np.float32
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int, SquaredErrors]:
+        """`e2m1` with the block scales of least squared error, and what that gained."""
         ...
 
     def mxfp8(self, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int, bool]:

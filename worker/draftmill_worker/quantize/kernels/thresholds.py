@@ -45,6 +45,15 @@ def e2m1_steps(scale_2: float, bits: int) -> NDArray[Any]:
     return out
 
 
+@lru_cache(maxsize=16)
+def e2m1_units(scale_2: float) -> NDArray[np.float32]:
+    """[256] float32: what an E2M1 code of 1 stands for, by E4M3 block scale code."""
+    with np.errstate(under="ignore"):
+        units: NDArray[np.float32] = _e4m3_values() * np.float32(scale_2)
+    units.flags.writeable = False
+    return units
+
+
 @lru_cache(maxsize=1)
 def e8m0_thresholds() -> NDArray[np.int64]:
     """[256] bit patterns of float32: for exponent field e, the smallest that the scale e + 1 belongs to.

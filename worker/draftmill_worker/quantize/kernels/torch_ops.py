@@ -4,11 +4,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from draftmill_worker.quantize.kernels.rows import GROUP, MX_BLOCK, Rows
+from draftmill_worker.quantize.kernels.rows import GROUP, MX_BLOCK, Rows, SquaredErrors
 
 _BLOCK = 16
 _DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 _BOUNDS = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 _TIES_UP = torch.tensor([0.75, 1.75, 3.5])
 
 
@@ -36,12 +37,24 @@ class TorchOps:
         blocks = weight.view(weight.shape[0], -1, _BLOCK)
         second = torch.tensor(float(scale_2), dtype=torch.float32, device=self._device)
         top = blocks.abs().amax(dim=2)
-        ratio = top / (6.0 * second)
-        ratio = torch.where(ratio == 0, torch.ones_like(ratio), ratio).clamp(2.0**-9, 448.0)
-        scales = ratio.to(torch.float8_e4m3fn)
+        scales = _block_scales(top, second)
         codes = _e2m1_codes(blocks / (scales.float() * second).unsqueeze(2)).view(weight.shape)
         packed = codes[:, 0::2] | (codes[:, 1::2] << 4)
         return _bytes(packed), _bytes(scales), int((top == 0).sum().item())
+
+    def e2m1_searched(
+        self, rows: Rows, scale_2: np.float32
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int, SquaredErrors]:
+        weight = self._cast(rows).float()
+        blocks = weight.view(-1, _BLOCK)
+        second = torch.tensor(float(scale_2), dtype=torch.float32, device=self._device)
+        plain = _block_scales(blocks.abs().amax(dim=1), second).view(torch.uint8).to(torch.int16)
+        units = torch.arange(256, dtype=torch.uint8, device=self._device).view(torch.float8_e4m3fn).float() * second
+        found, least, first = _least_squares(blocks.abs(), plain, units)
+        codes = _e2m1_codes(blocks / units[found.long()].unsqueeze(1)).view(weight.shape)
+        packed, scales = codes[:, 0::2] | (codes[:, 1::2] << 4), found.to(torch.uint8).view(weight.shape[0], -1)
+        errors = SquaredErrors(*(float(part.sum().item()) for part in (least, first, weight.double().square())))
+        return _bytes(packed), _bytes(scales), int((blocks == 0).all(dim=1).sum().item()), errors
 
     def mxfp8(self, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[np.uint8], int, bool]:
         weight = self._cast(rows).float()
@@ -78,6 +91,48 @@ class TorchOps:
         if rows.dtype == "BF16":
             stored = stored.view(torch.bfloat16)
         return stored.to(self._device).to(_DTYPES[rows.cast])
+
+
+def _block_scales(top: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    ratio = top / (6.0 * second)
+    return torch.where(ratio == 0, torch.ones_like(ratio), ratio).clamp(2.0**-9, 448.0).to(torch.float8_e4m3fn)
+
+
+def _least_squares(
+    magnitudes: torch.Tensor, plain: torch.Tensor, units: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Per block (code of the least squared error, that error, the error of code `plain`): `loops._least_square`, for
+    all blocks of [blocks, 16] at once."""
+    first = _block_squares(magnitudes, units[plain.long()])
+    least, found, top = first.clone(), plain.clone(), magnitudes.amax(dim=1).double()
+    going = first > 0
+    for offset in (*range(1, 8), *range(-1, -126, -1)):
+        codes = plain + offset
+        inside = going & (codes >= 1) & (codes <= 126)
+        if offset < 0:
+            cut = (top - (6.0 * units[codes.clamp(1, 126).long()]).double()).clamp(min=0.0)
+            going = inside = inside & ~((cut > 0) & (cut.square() >= least))
+        at = inside.nonzero().squeeze(1)
+        if not len(at):
+            if offset < 0:
+                break
+            continue
+        squares = _block_squares(magnitudes[at], units[codes[at].long()])
+        better = squares < least[at]
+        least[at] = torch.where(better, squares, least[at])
+        found[at] = torch.where(better, codes[at], found[at])
+    return found, least, first
+
+
+def _block_squares(magnitudes: torch.Tensor, units: torch.Tensor) -> torch.Tensor:
+    """float64 [blocks]: squared errors, summed by halves as the loops do."""
+    scale = units.unsqueeze(1)
+    stored = _E2M1.to(units.device)[(_e2m1_codes(magnitudes / scale) & 7).long()] * scale
+    squares = (magnitudes.double() - stored.double()).square()
+    while squares.shape[1] > 1:
+        half = squares.shape[1] // 2
+        squares = squares[:, :half] + squares[:, half:]
+    return squares[:, 0]
 
 
 def _e2m1_codes(quotients: torch.Tensor) -> torch.Tensor:

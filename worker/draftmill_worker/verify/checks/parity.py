@@ -14,7 +14,7 @@ from draftmill_worker.verify.view import View
     reads="rows of every quantized weight of the source, the same rows of the variant",
     after=("dequantized-error",),
     proves="codes and scales are byte for byte what NVIDIA ModelOpt gives, for the amax of the fused group; for "
-    "integers, what the compressed-tensors library gives",
+    "integers, what the compressed-tensors library gives; for searched block scales, ModelOpt's codes",
 )
 def modelopt_parity(view: View) -> Result:
     result = Result(evidence={"modules": len(view.linears), "rows": 0, "bytes": 0})
@@ -30,7 +30,10 @@ def modelopt_parity(view: View) -> Result:
         if integers:
             wanted = library.quantize_rows(view.plan.format, weight, rows, dtype)
         else:
-            wanted = quantize_rows(view.plan.format, weight, rows, view.top(linear), dtype)
+            searched = (
+                view.after(linear.plan, linear.tensor("weight_scale"))[rows] if view.plan.nvfp4_scale_search else None
+            )
+            wanted = quantize_rows(view.plan.format, weight, rows, view.top(linear), dtype, block_scales=searched)
         result.evidence["rows"] += len(rows)
         for suffix, values in wanted.items():
             stored = view.after(linear.plan, linear.tensor(suffix))

@@ -1,13 +1,16 @@
 """Quantized weights against the source they came from."""
 
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from draftmill.formats import Scale
 from draftmill_worker.quantize.dequantize import dequantize
 from draftmill_worker.verify.reference import (
+    BLOCK,
     INTEGER_BITS,
     NVFP4_KINDS,
     ROWS_PER_SCALE,
+    block_scales,
     cast_dtype,
     half_steps,
     numbers,
@@ -15,6 +18,7 @@ from draftmill_worker.verify.reference import (
     steps,
 )
 from draftmill_worker.verify.registry import Result, check
+from draftmill_worker.verify.scale_search import block_errors
 from draftmill_worker.verify.tensors import chunks, pieces
 from draftmill_worker.verify.view import Linear, View
 
@@ -61,6 +65,7 @@ def _magnitudes(view: View, codes: "torch.Tensor") -> "torch.Tensor":
 )
 def dequantized_error(view: View) -> Result:
     result = Result(evidence={"modules": len(view.linears), "elements": 0, "worst_relative_rms": 0.0})
+    found, plain = [], []
     for linear in view.linears:
         outside, elements, relative = _errors(view, linear)
         result.evidence["elements"] += elements
@@ -68,7 +73,25 @@ def dequantized_error(view: View) -> Result:
             result.evidence |= {"worst_relative_rms": round(relative, 6), "worst": linear.name}
         if outside:
             result.blame(linear.tensor(view.spec.weight_suffix), "elements off by more than rounding", outside)
+        if view.plan.nvfp4_scale_search and relative:
+            found.append(relative**2)
+            plain.append(_plain_error(view, linear))
+    if found:
+        result.evidence |= {"relative_mse": fmean(found), "plain_relative_mse": fmean(plain)}
     return result
+
+
+def _plain_error(view: View, linear: Linear) -> float:
+    """||Q(w) - w||^2 / ||w||^2 of one module, had its block scales been those of plain max."""
+    weight, second = view.before(linear.plan), view.after(linear.plan, linear.tensor("weight_scale_2"))
+    error_square = weight_square = 0.0
+    for part in chunks(tuple(weight.shape), view.deep):
+        rows = weight[part].to(cast_dtype(weight, view.plan.dtype))
+        blocks = rows.float().abs().reshape(-1, BLOCK)
+        scales = block_scales(view.plan.format, rows, view.top(linear)).flatten().float() * second
+        error_square += float(block_errors(blocks, scales).sum())
+        weight_square += float(blocks.double().square().sum())
+    return error_square / weight_square
 
 
 def _errors(view: View, linear: Linear) -> tuple[int, int, float]:

@@ -15,6 +15,7 @@ from draftmill_worker.verify.reference import (
 )
 from draftmill_worker.verify.registry import Result, check
 from draftmill_worker.verify.runtime import fused_layers, fused_sets, layout_of
+from draftmill_worker.verify.scale_search import searched_scales
 from draftmill_worker.verify.tensors import chunks, pieces, raw
 from draftmill_worker.verify.view import Linear, View
 
@@ -90,7 +91,8 @@ def _compare_shared(view: View, result: Result, fused: str, linears: list[Linear
     "scale-values",
     reads="scales of the variant, quantized weights of the source",
     after=("fused-uniform",),
-    proves="every scale is what plain torch computes from the source's amax, bit for bit",
+    proves="every scale is what plain torch computes from the source's amax, bit for bit; searched block scales are "
+    "those of least squared error",
 )
 def scale_values(view: View) -> Result:
     result = Result(evidence={"scales": 0, "sampled": not view.deep})
@@ -114,7 +116,8 @@ def _differing(view: View, linear: Linear, scale: Scale) -> tuple[int, int]:
     differing = compared = 0
     for part in chunks(tuple(weight.shape), view.deep, ROWS_PER_SCALE.get(view.plan.format, 1)):
         rows = weight[part].to(cast_dtype(weight, view.plan.dtype))
-        wanted = block_scales(view.plan.format, rows, view.top(linear))
+        scales = searched_scales if view.plan.nvfp4_scale_search else block_scales
+        wanted = scales(view.plan.format, rows, view.top(linear))
         differing += int((raw(wanted) != raw(found[scale_part(view.plan.format, part)])).sum())
         compared += wanted.numel()
     return differing, compared
