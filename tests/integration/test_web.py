@@ -11,12 +11,41 @@ from typing import Any
 import httpx
 import pytest
 
-from draftmill import BatchSpec, Client, Format, Job, JobSpec, JobState, Outcome, PathSource, Reason, RepoSource
-from draftmill.benchmarks import Verdict
+from draftmill import (
+    Auto,
+    BatchSpec,
+    Benchmark,
+    Client,
+    EngineArgs,
+    Format,
+    Job,
+    JobSpec,
+    JobState,
+    Outcome,
+    PathSource,
+    Reason,
+    RepoSource,
+)
+from draftmill.benchmarks import Interval, Verdict
+from draftmill.choices import Candidate, Choice, Refused, Sensitivity
+from draftmill.heads import (
+    CaptureOptions,
+    Coverage,
+    Divergence,
+    DraftVocab,
+    HeadGroup,
+    HeadOptions,
+    HeadPlan,
+    HeadReport,
+)
 from draftmill.jobs import AcceptanceSummary, QuantizeOptions, ResolvedSource, ResolvedSpec, Summary
+from draftmill.plans import OutputTensor
 from draftmill.problems import ProblemError
 from draftmill_service.keyring import Keyring, Scope
 from draftmill_service.ledger import WorkerLedger
+from draftmill_service.web.forms import Form
+from draftmill_service.web.submit import planned
+from draftmill_service.web.submit_form import like_job, read
 from draftmill_service.web.tickets import SIGN_IN, Tickets
 from tests.fixtures.verdicts import SHA, acceptance, write
 from tests.integration.live import Live, live_service
@@ -73,6 +102,11 @@ def signed_in(live: Live, token: str) -> Iterator[httpx.Client]:
         answer = client.post("/ui/sign-in", data={"key": token, "to": "/ui/jobs"})
         assert answer.url.path == "/ui/jobs"
         yield client
+
+
+def live_jobs(live: Live) -> list[Job]:
+    with Client(live.url, live.token) as client:
+        return list(client.list())
 
 
 def csrf(client: httpx.Client) -> str:
@@ -358,6 +392,220 @@ def test_a_click_twice_is_one_job_and_a_wrong_form_says_all_that_is_wrong(browse
     assert "drafter" in Page(wrong.text).text
     assert Page(wrong.text).text.count("format: ") >= 1
     assert "Field required" not in wrong.text
+
+
+def test_a_budget_chooses_and_says_beside_its_fields_what_is_wrong(browser: httpx.Client, live: Live) -> None:
+    fields = {"csrf": csrf(browser), "once": "auto", "source": "org/drafter", "format": "auto"}
+    wrong = browser.post("/ui/submit", data={**fields, "auto_max_size": "7", "auto_boots": "one"})
+    assert wrong.status_code == 422
+    for name, place in (("auto_max_size", "auto.max_size"), ("auto_boots", "auto.boots")):
+        assert re.search(rf'name="{name}"[^>]* aria-invalid="true" aria-describedby="wrong-{name}"', wrong.text)
+        assert re.search(rf'id="wrong-{name}">{place}: Input should', wrong.text)
+        assert f'<a href="#{name}">{place}</a>' in wrong.text
+    assert 'id="wrong-auto_max_size">auto: must have' in browser.post("/ui/submit", data=fields).text
+    # What a budget of acceptance needs is not a field of the budget.
+    needs = browser.post("/ui/submit", data={**fields, "auto_max_al_drop": "0.1"})
+    assert 'id="wrong-auto_max_al_drop">the job: `auto.max_al_drop` needs a benchmark' in needs.text
+    # Fields of groups that the format hides are as if they were empty.
+    right = fields | {"auto_max_size": "0.4", "auto_fp8": "1", "auto_nvfp4": "1", "head": "1", "vocab": "ids"}
+    browser.post("/ui/submit/confirm", data=right)
+    (item,) = live_jobs(live)
+    assert item.spec.auto == Auto(max_size=0.4, formats=(Format.FP8, Format.NVFP4))
+    assert item.spec.head is None
+    again = browser.get("/ui/submit", params={"like": item.id}).text
+    assert re.search(r'name="format" value="auto" checked', again)
+    boxes = re.findall(r'name="auto_(\w+)"[^>]* value="1"([^>]*)>', again)
+    assert [name for name, rest in boxes if "checked" in rest] == ["fp8", "nvfp4"]
+
+
+HEAD = {"head": "1", "head_bits": "8", "head_method": "gptq_mse", "head_damp": "0.02", "head_mtp": "1"}
+VOCAB = {"vocab": "own_outputs", "vocab_size": "600", "vocab_layout": "community"}
+CAPTURE = {"capture": "1", "capture_target": "/models/target", "capture_texts": "org/texts:train.jsonl"}
+CAPTURE |= {"capture_limit": "9", "capture_max_tokens": "64", "capture_max_rows": "4096"}
+KEPT = [
+    (
+        HEAD | VOCAB | CAPTURE,
+        {
+            "head": {"bits": 8, "method": "gptq_mse", "damp": 0.02, "mtp": 8},
+            "draft_vocab": {"own_outputs": True, "size": 600, "layout": "community"},
+            "capture": {
+                "target": {"path": "/models/target"},
+                "texts": {"repo": {"repo": "org/texts"}, "file": "train.jsonl", "limit": 9, "max_tokens": 64},
+                "own_outputs": False,
+                "max_rows": 4096,
+            },
+        },
+    ),
+    (
+        {"vocab": "ids", "vocab_ids": "/models/ids.json", "vocab_layout": "native"},
+        {"draft_vocab": {"ids": {"path": "/models/ids.json"}}},
+    ),
+    (
+        {"vocab": "count_over", "vocab_texts": "/texts.jsonl", "vocab_size": "9", "capture": "1"}
+        | {"capture_own_outputs": "1"},
+        {"draft_vocab": {"count_over": {"path": {"path": "/texts.jsonl"}}, "size": 9}, "capture": {}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "said"), KEPT)
+def test_a_head_or_a_draft_vocabulary_by_the_form(
+    browser: httpx.Client, live: Live, fields: dict[str, str], said: dict[str, object]
+) -> None:
+    sent = {"csrf": csrf(browser), "once": "keep", "source": "org/drafter", "format": "keep", **fields}
+    # There is no plan of tensors to wait for.
+    shown = browser.post("/ui/submit", data=sent)
+    assert shown.status_code == 200
+    assert "Submit this job" in shown.text
+    browser.post("/ui/submit/confirm", data=sent)
+    (item,) = live_jobs(live)
+    wanted = JobSpec.model_validate({"source": {"repo": "org/drafter"}, "format": "keep", **said})
+    assert item.spec == wanted
+    # The form of another like it makes the same job.
+    assert like_job(wanted).left_out == []
+    assert read(Form(list(like_job(wanted).values.items())))[1] == wanted
+
+
+@pytest.mark.parametrize(
+    ("fields", "beside", "place"),
+    [
+        ({}, "head", "the job"),
+        ({"head": "1"}, "capture", "the job"),
+        ({"vocab": "own_outputs", "capture": "1"}, "vocab", "draft_vocab"),
+        ({"vocab": "ids", "vocab_ids": "ids.json"}, "vocab_ids", "draft_vocab.ids.path"),
+        (
+            {"vocab": "count_over", "vocab_size": "9", "vocab_texts": "org/texts"},
+            "vocab_texts",
+            "draft_vocab.count_over",
+        ),
+        ({"head": "1", "head_method": "rtn", "target": "org/target"}, "target", "the job"),
+        ({"head": "1", "capture": "1", "capture_max_rows": "1"}, "capture_max_rows", "capture.max_rows"),
+    ],
+)
+def test_what_is_wrong_with_a_head_is_said_beside_its_field(
+    browser: httpx.Client, fields: dict[str, str], beside: str, place: str
+) -> None:
+    sent = {"csrf": csrf(browser), "source": "org/drafter", "format": "keep", "num_speculative_tokens": "3"}
+    page = browser.post("/ui/submit", data=sent | fields)
+    assert page.status_code == 422
+    assert f'id="wrong-{beside}">{place}: ' in page.text
+    assert re.search(rf'(name|id)="{beside}"[^>]* aria-invalid="true"', page.text)
+
+
+def test_what_the_form_cannot_say_is_told(browser: httpx.Client, submit: Callable[..., Job]) -> None:
+    target = RepoSource(repo="org/target")
+    benchmark = Benchmark(target=target, num_speculative_tokens=3, engine_args=EngineArgs(max_model_len=512))
+    plain = submit(benchmark=Benchmark(target=target, num_speculative_tokens=3), labels={"a": "b"})
+    assert "cannot say all" not in browser.get("/ui/submit", params={"like": plain.id}).text
+    page = browser.get("/ui/submit", params={"like": submit(benchmark=benchmark).id}).text
+    assert 'Left as a new job has it: <span class="mono">benchmark</span>' in page
+
+
+def made(worker: WorkerLedger, job: Job, variant: str) -> None:
+    """The job ends well, with a variant of this digest."""
+    claim = worker.claim(job.id, "w1", 60)
+    assert claim is not None
+    source = ResolvedSource(repo="org/drafter", commit="0" * 40, manifest_sha256=SHA)
+    format = Format.FP8 if job.spec.format == "auto" else job.spec.format
+    spec = {"source": source, "format": format, "quantize": QuantizeOptions(), "family": "eagle3", "quantizer": "q"}
+    worker.resolve(claim, ResolvedSpec.model_validate(spec | {"variant": variant}))
+    worker.finish(claim, Outcome.SUCCEEDED, summary=SUMMARY)
+
+
+def test_what_was_weighed_and_chosen_is_a_page(
+    live: Live, browser: httpx.Client, submit: Callable[..., Job], worker: WorkerLedger
+) -> None:
+    job = submit(format="auto", auto=Auto(max_size=0.6))
+    assert "there is no choice" in browser.get(f"/ui/jobs/{job.id}/choice").text
+    made(worker, job, "a" * 64)
+    al = Interval(value=2.5, low=2.25, high=2.75, confidence=0.95)
+    units = tuple(f"model.layers.{n}.{HOSTILE}" for n in range(3000))
+    measured = Candidate(
+        format=Format.NVFP4, variant_bytes=400, weight_error=0.1, al=2.5, al_interval=al, receipt="b" + "0" * 32
+    )
+    others = [Candidate(format=Format.FP8, kept=units, variant_bytes=500 + n, weight_error=0.02) for n in range(200)]
+    found = Choice(
+        auto=Auto(max_size=0.6),
+        source_bytes=1000,
+        base=Format.NVFP4,
+        control_al=2.6,
+        sensitivities=tuple(Sensitivity(unit=u, weights=(u,), saved_bytes=9, weight_error=0.1) for u in units),
+        candidates=(measured, *others),
+        refused=(Refused(format=Format.FP8_PB_WO, problem="shape-not-divisible", detail=HOSTILE),),
+        chosen=150,
+        why=f"because of {HOSTILE}",
+    )
+    folder = live.data_dir / "evidence" / ("a" * 64) / job.id
+    folder.mkdir(parents=True)
+    (folder / "choice.json").write_text(found.model_dump_json(by_alias=True))
+    page = browser.get(f"/ui/jobs/{job.id}/choice")
+    assert len(page.content) <= MAX_BYTES
+    assert "<img" not in page.text
+    assert Page(page.text).inline == []
+    rows = re.search(r'aria-label="Candidates">.*?</table>', page.text, re.DOTALL)
+    assert rows is not None
+    (chosen,) = re.findall(r'<tr class="chosen" aria-current="true">.*?</tr>', rows[0], re.DOTALL)
+    assert "3000 modules" in chosen
+    assert "65%" in chosen
+    assert "2.250 to 2.750" in rows[0]
+    assert f"/ui/receipts/b{'0' * 32}" in rows[0]
+    assert "and 160 more" in page.text
+    assert ">Choice</a>" in page.text
+    assert ">Choice</a>" not in browser.get(f"/ui/jobs/{submit().id}").text
+
+
+def test_what_was_found_of_a_head_is_a_page(
+    live: Live, browser: httpx.Client, submit: Callable[..., Job], worker: WorkerLedger
+) -> None:
+    job = submit(format="keep", head=HeadOptions(method="gptq"), capture=CaptureOptions())
+    assert "there is no head" in browser.get(f"/ui/jobs/{job.id}/head").text
+    made(worker, job, "d" * 64)
+    report = HeadReport(
+        bits=4,
+        method="gptq",
+        source="model.safetensors: lm_head.weight",
+        rows=4096,
+        columns=512,
+        calibration_rows=900,
+        held_out_rows=100,
+        rtn=Divergence(kl=0.0123, top1=0.9, weighted_error=0.3),
+        gptq=Divergence(kl=0.00456, top1=0.9875, weighted_error=0.1),
+    )
+    coverage = (Coverage(size=300, covered=0.9), Coverage(size=600, covered=0.995))
+    found = HeadPlan(
+        source_tensor=HOSTILE,
+        groups=(HeadGroup(name="draftmill_head", targets=("lm_head",), bits=4, modules=("lm_head",)),),
+        draft_vocab=DraftVocab(size=600, sha256=SHA, layout="native", native=False, coverage=coverage),
+        removed=("lm_head.weight",),
+        added=tuple(OutputTensor(name=f"t{n}.{HOSTILE}", dtype="I32", shape=(4, n)) for n in range(2000)),
+        linked=tuple(f"model-{n}.safetensors" for n in range(2000)),
+        kept=7,
+        source_bytes=1000,
+        variant_bytes=700,
+        report=report,
+    )
+    folder = live.data_dir / "variants" / ("d" * 64)
+    folder.mkdir(parents=True)
+    (folder / "head.json").write_text(found.model_dump_json(by_alias=True))
+    page = browser.get(f"/ui/jobs/{job.id}/head")
+    assert len(page.content) <= MAX_BYTES
+    assert "<img" not in page.text
+    assert Page(page.text).inline == []
+    text = " ".join(Page(page.text).text.split())
+    for said in ("rtn0.012390.00%0.3", "gptq0.0045698.75%0.1", "on 100 held-out rows", "30090.00%", "70%"):
+        assert said in text
+    assert "this one" in text
+    assert "and 1900 more" in text
+    tabs = re.findall(r'<a href="/ui/jobs/j\w+(/\w+)"', page.text)
+    assert "/head" in tabs
+    assert "/plan" not in tabs
+
+
+def test_a_budgets_plan_is_that_of_the_format_that_most_shapes_fit() -> None:
+    spec = JobSpec(source=RepoSource(repo="org/drafter"), format="auto", auto=Auto(max_size=0.5))
+    assert planned(spec).format is Format.FP8
+    some = Auto(max_size=0.5, formats=(Format.FP8_PB_WO, Format.NVFP4))
+    assert planned(spec.model_copy(update={"auto": some})).format is Format.NVFP4
 
 
 def test_without_a_worker_the_plan_is_not_shown_and_the_job_can_be_made(browser: httpx.Client) -> None:

@@ -1,5 +1,6 @@
 """One job: how it went, its plan, its checks, its benchmark, its files; cancel and retry."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -9,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from draftmill._model import Model
+from draftmill.choices import Candidate, Choice
 from draftmill.jobs import Job
 from draftmill.plans import Fate, Plan
 from draftmill.problems import Problem, ProblemError
@@ -28,6 +30,9 @@ JobId = Annotated[str, Path(max_length=256)]
 STATUS = "status"
 PLAN_TABLE = "plan-table"
 TENSORS_PER_PAGE = 200
+MOST_CANDIDATES = 40
+MOST_ROWS = 100
+"""Of a table of what was weighed, or written; the API has all."""
 
 
 @router.get("")
@@ -98,6 +103,47 @@ async def acceptance(request: Request, job_id: JobId, by: Viewing) -> Response:
         series = curves_of(job, found)
         context |= {"curves": acceptance_curves(series), "bars": category_bars(series)}
     return page(request, by, "job_acceptance.html", context)
+
+
+@dataclass(frozen=True)
+class CandidateRow:
+    candidate: Candidate
+    chosen: bool
+    low: float | None
+    """Acceptance length at the ends of its interval."""
+    high: float | None
+
+
+def candidate_rows(found: Choice) -> list[CandidateRow]:
+    """What is shown, by size, the chosen among them."""
+    rows = []
+    for number, each in enumerate(found.candidates):
+        low, high = (None, None) if each.al_interval is None else (each.al_interval.low, each.al_interval.high)
+        rows.append(CandidateRow(each, number == found.chosen, low, high))
+    return [row for number, row in enumerate(rows) if number < MOST_CANDIDATES or row.chosen]
+
+
+@router.get("/choice")
+async def choice(request: Request, job_id: JobId, by: Viewing) -> Response:
+    job = await by.site.cases.get(job_id)
+    found, missing = await _stored(by.site.store.choice, job)
+    context: dict[str, Any] = {"tab": "choice", "job": job, "found": found, "missing": missing}
+    if found is not None:
+        rows = candidate_rows(found)
+        context |= {"candidates": rows, "more_candidates": len(found.candidates) - len(rows)}
+        context |= {"modules": found.sensitivities[:MOST_ROWS], "more_modules": len(found.sensitivities) - MOST_ROWS}
+    return page(request, by, "job_choice.html", context)
+
+
+@router.get("/head")
+async def head(request: Request, job_id: JobId, by: Viewing) -> Response:
+    job = await by.site.cases.get(job_id)
+    found, missing = await _stored(by.site.store.head, job)
+    divergences = []
+    if found is not None and (report := found.report) is not None:
+        divergences = [(name, it) for name, it in (("rtn", report.rtn), (report.method, report.gptq)) if it is not None]
+    context = {"tab": "head", "job": job, "found": found, "missing": missing, "divergences": divergences}
+    return page(request, by, "job_rewrite.html", context | {"most": MOST_ROWS})
 
 
 @router.get("/files")
