@@ -57,6 +57,8 @@ class Candidate(Model):
     """Units of the base format that stay as they are."""
     exclude: tuple[str, ...] = ()
     """Patterns that keep them."""
+    scale_search: bool = False
+    """Made with `quantize.nvfp4_scale_search`."""
     variant_bytes: int
     weight_error: float
     """||Q(w) - w|| / ||w|| over every weight that some candidate quantizes."""

@@ -445,9 +445,9 @@ def test_auto_chooses_within_the_size_and_says_what_it_weighed(office: Office, s
     assert job.summary.variant_bytes == choice.choice.variant_bytes <= 0.7 * job.summary.source_bytes
     assert job.resolved_spec.format is choice.choice.format
     assert job.resolved_spec.quantize.exclude == choice.choice.exclude
-    named = JobSpec(
-        source=spec.source, format=choice.choice.format, quantize=QuantizeOptions(exclude=choice.choice.exclude)
-    )
+    options = QuantizeOptions(exclude=choice.choice.exclude, nvfp4_scale_search=choice.choice.scale_search)
+    assert job.resolved_spec.quantize == options
+    named = JobSpec(source=spec.source, format=choice.choice.format, quantize=options)
     again = office.done(office.submit(named), PATIENCE)
     assert again.cached
     assert _variant(shared, again) == _variant(shared, job)

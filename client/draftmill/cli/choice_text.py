@@ -22,7 +22,7 @@ def choice_lines(found: Choice) -> list[str]:
         ),
         *(f"refused: {one.format}: {plain(one.detail)}" for one in found.refused),
         "",
-        f"chosen: {found.choice.format}, {len(found.choice.kept)} modules kept: {found.why}",
+        f"chosen: {_format(found.choice)}, {len(found.choice.kept)} modules kept: {found.why}",
         *([] if found.baseline is None else _baseline(found, found.baseline)),
     ]
 
@@ -55,6 +55,10 @@ def _baseline(found: Choice, baseline: Baseline) -> list[str]:
     ]
 
 
+def _format(one: Candidate) -> str:
+    return f"{one.format}, scale search" if one.scale_search else one.format
+
+
 def _al(one: Candidate) -> str:
     if one.al_interval is None:
         return "-" if one.al is None else f"{one.al:.3f}"
@@ -64,7 +68,7 @@ def _al(one: Candidate) -> str:
 def _candidate(found: Choice, number: int, one: Candidate) -> tuple[object, ...]:
     return (
         "*" if number == found.chosen else "",
-        one.format,
+        _format(one),
         len(one.kept),
         f"{one.variant_bytes / max(1, found.source_bytes):.1%}",
         f"{one.weight_error:.4f}",

@@ -71,6 +71,7 @@ def test_the_baseline_is_measured_where_the_budget_leaves_it_out(models: Path, t
     auto = Auto(formats=(Format.NVFP4, Format.INT4_G128), max_size=0.40)
     choice, engine = _search(models, tmp_path, auto, {Format.NVFP4: 12, Format.INT4_G128: 9})
     assert [one.format for one in choice.candidates] == [Format.INT4_G128]
+    assert not choice.candidates[0].kept
     assert choice.baseline is not None
     assert choice.baseline.variant.format is Format.NVFP4
     assert choice.baseline.variant.variant_bytes > 0.40 * choice.source_bytes
@@ -86,11 +87,25 @@ def test_the_interval_holds_for_all_that_were_compared(models: Path, tmp_path: P
     baseline = choice.baseline
     assert choice.choice.format is Format.W4A16_NVFP4
     assert baseline is not None
-    assert baseline.compared == 2
-    assert baseline.gain.confidence == pytest.approx(1 - 0.05 / 2)
+    measured = [one for one in choice.candidates if one.al is not None]
+    assert len({(one.format, one.scale_search) for one in measured}) == len(measured) == 5
+    assert baseline.compared == 4
+    assert baseline.gain.confidence == pytest.approx(1 - 0.05 / 4)
     plans = {plan.format: plan for plan in engine.booted}
     arms = [engine.boot(tmp_path, plans[one]) for one in (Format.W4A16_NVFP4, Format.NVFP4)]
     assert baseline.gain == statistics.length_difference(arms[0], arms[1], baseline.gain.confidence)
+
+
+def test_searched_scales_are_weighed_and_tried_beside_plain_ones(models: Path, tmp_path: Path) -> None:
+    auto = Auto(formats=(Format.NVFP4,), max_size=0.42)
+    choice = Search(models / "eagle3", QuantizeOptions(), auto, None, tmp_path, Silent()).run()
+    plain, searched = choice.candidates
+    assert (plain.scale_search, searched.scale_search) == (False, True)
+    assert plain.variant_bytes == searched.variant_bytes
+    assert searched.weight_error < plain.weight_error
+    assert choice.choice == searched
+    reference = QuantizeOptions(scales="reference")
+    assert len(Search(models / "eagle3", reference, auto, None, tmp_path, Silent()).run().candidates) == 1
 
 
 def test_without_nvfp4_there_is_no_baseline(models: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""The search: every format plain, then the smallest format with its costliest modules kept, within the budget."""
+"""The search: every format whole, then the smallest format with its costliest modules kept, within the budget."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -10,15 +10,15 @@ from draftmill.jobs import QuantizeOptions
 from draftmill.plans import Plan
 from draftmill.problems import ProblemError
 from draftmill_worker.choose import search
-from draftmill_worker.choose.build import Builder
+from draftmill_worker.choose.build import Builder, Recipe
 from draftmill_worker.choose.engine import Engine
 from draftmill_worker.choose.errors import Squares, relative, squares
 from draftmill_worker.choose.search import Weighed
-from draftmill_worker.choose.trials import Recipe, Trials
+from draftmill_worker.choose.trials import Trials
 from draftmill_worker.choose.units import Unit, patterns, units
 from draftmill_worker.stage import Reporter
 
-BASELINE: Recipe = (Format.NVFP4, ())
+BASELINE = Recipe(Format.NVFP4)
 """What a choice is compared with."""
 
 
@@ -34,22 +34,23 @@ class Search:
     _done: int = 0
     _plans: dict[Format, Plan] = field(default_factory=dict)
     """Of the formats that this drafter can have, each plain."""
-    _errors: dict[Format, dict[str, Squares]] = field(default_factory=dict)
+    _errors: dict[Recipe, dict[str, Squares]] = field(default_factory=dict)
+    """Of these formats, also with searched scales."""
     _measured: dict[Recipe, Candidate] = field(default_factory=dict)
 
     def run(self) -> Choice:
         """Raises `budget-unreachable`; where every format is refused, the last refusal; and what a boot raises."""
         refused = self._make_plans()
-        for format, plan in self._plans.items():
-            with self._builder.built(format) as folder:
-                self._errors[format] = squares(self.source, folder, plan)
+        for recipe in self._whole:
+            with self._builder.built(recipe) as folder:
+                self._errors[recipe] = squares(self.source, folder, self._plans[recipe.format])
             self._step()
         ranked = self._measure_units(search.rank([self._weighed(unit) for unit in self._units.values()]))
         candidates = self._candidates(ranked)
         if not candidates:
             raise search.unreachable(self._plain())
         self._measure(candidates)
-        candidates = [self._measured.get(_recipe(one), one) for one in candidates]
+        candidates = [self._measured.get(self._recipe(one), one) for one in candidates]
         chosen, why = search.pick(self.auto, candidates, measured=self.engine is not None)
         return Choice(
             auto=self.auto,
@@ -66,7 +67,9 @@ class Search:
 
     @cached_property
     def _builder(self) -> Builder:
-        return Builder(self.source, self.options, self.scratch)
+        given = None if self.engine is None else self.engine.source
+        repo, commit = (None, None) if given is None else (given.repo, given.commit)
+        return Builder(self.source, self.options, self.scratch, repo, commit)
 
     @cached_property
     def _trials(self) -> Trials | None:
@@ -88,7 +91,7 @@ class Search:
         refused, last = [], None
         for format in self.auto.formats or tuple(Format):
             try:
-                self._plans[format] = self._builder.plan(format)
+                self._plans[format] = self._builder.plan(Recipe(format))
             except ProblemError as error:
                 refused.append(Refused(format=format, problem=error.problem.slug, detail=error.problem.detail))
                 last = error
@@ -96,8 +99,14 @@ class Search:
             raise last
         return refused
 
+    @cached_property
+    def _whole(self) -> tuple[Recipe, ...]:
+        """Every format with nothing kept, once more with searched scales where it has them."""
+        searched = [Recipe(format, scale_search=True) for format in self._plans if format in self._builder.searches]
+        return (*map(Recipe, self._plans), *searched)
+
     def _weighed(self, unit: Unit) -> Weighed:
-        error = relative([self._errors[self._base][weight] for weight in unit.weights])
+        error = relative([self._errors[Recipe(self._base)][weight] for weight in unit.weights])
         return Weighed(
             unit,
             Sensitivity(unit=unit.name, weights=unit.weights, saved_bytes=unit.saved_bytes, weight_error=error),
@@ -109,14 +118,14 @@ class Search:
         if self._trials is None or len(ranked) < 2:
             # A lone unit is the format itself, which is measured as such.
             return ranked
-        boots = (self._trials.left - (BASELINE[0] in self._plans)) // 2
+        boots = (self._trials.left - (BASELINE.format in self._plans)) // 2
         chosen = [one for one in ranked if self._fits((one.unit,))][:boots]
         rest = [one for one in ranked if one not in chosen]
         return search.rank([*(self._alone(one, self._trials) for one in chosen), *rest])
 
     def _alone(self, one: Weighed, trials: Trials) -> Weighed:
         others = tuple(other for other in self._units.values() if other != one.unit)
-        found = trials.run(self._base, others)
+        found = trials.run(Recipe(self._base, others))
         known = {"change": found.change, "receipt": found.receipt}
         return Weighed(one.unit, one.sensitivity.model_copy(update=known))
 
@@ -127,68 +136,73 @@ class Search:
 
     def _candidates(self, ranked: tuple[Weighed, ...]) -> list[Candidate]:
         """Those within the size, the smallest first."""
-        source_bytes = self._plans[self._base].source_bytes
-        plain = [one for one in self._plain() if search.within(self.auto, source_bytes, one.variant_bytes)]
+        plan, searched = self._plans[self._base], self._base in self._builder.searches
+        plain = [one for one in self._plain() if search.within(self.auto, plan.source_bytes, one.variant_bytes)]
         kept = [
-            self._candidate(self._base, self._builder.plan(self._base, some), some)
+            self._candidate(Recipe(self._base, some, scale_search=searched))
             for some in search.prefixes(ranked, self._fits)
         ]
-        return sorted((*plain, *kept), key=lambda one: (one.variant_bytes, one.format))
+        return sorted((*plain, *kept), key=lambda one: (one.variant_bytes, one.format, one.scale_search))
 
     def _plain(self) -> list[Candidate]:
-        return [self._candidate(format, plan, ()) for format, plan in self._plans.items()]
+        return [self._candidate(recipe) for recipe in self._whole]
 
-    def _candidate(self, format: Format, plan: Plan, kept: tuple[Unit, ...]) -> Candidate:
-        left = {weight for unit in kept for weight in unit.weights}
+    def _candidate(self, recipe: Recipe) -> Candidate:
+        left = {weight for unit in recipe.kept for weight in unit.weights}
         norms = {weight: norm for found in self._errors.values() for weight, (_, norm) in found.items()}
-        parts = [both for weight, both in self._errors[format].items() if weight not in left]
+        errors = self._errors[replace(recipe, kept=())]
+        parts = [both for weight, both in errors.items() if weight not in left]
+        plan = self._builder.plan(recipe) if recipe.kept else self._plans[recipe.format]
         return Candidate(
-            format=format,
-            kept=tuple(unit.name for unit in kept),
-            exclude=patterns(kept),
+            format=recipe.format,
+            kept=tuple(unit.name for unit in recipe.kept),
+            exclude=patterns(recipe.kept),
+            scale_search=recipe.scale_search,
             variant_bytes=plan.variant_bytes,
             weight_error=relative(parts, sum(norms.values())),
         )
+
+    def _recipe(self, candidate: Candidate) -> Recipe:
+        kept = tuple(self._units[name] for name in candidate.kept)
+        return Recipe(candidate.format, kept, candidate.scale_search)
 
     def _measure(self, candidates: list[Candidate]) -> None:
         """The baseline, then candidates while there are boots."""
         trials = self._trials
         if trials is None:
             return
-        if (plan := self._plans.get(BASELINE[0])) is not None:
-            self._try(self._candidate(BASELINE[0], plan, ()), trials)
+        if BASELINE.format in self._plans:
+            self._try(self._candidate(BASELINE), trials)
         for candidate in search.in_turn(self.auto, candidates):
-            if _recipe(candidate) not in self._measured:
+            recipe = self._recipe(candidate)
+            if recipe not in self._measured:
                 if trials.left < 1:
                     break
                 self._try(candidate, trials)
-            if self.auto.max_al_drop is not None and search.passes(self.auto, self._measured[_recipe(candidate)]):
+            if self.auto.max_al_drop is not None and search.passes(self.auto, self._measured[recipe]):
                 # Smallest first: whatever is larger is not chosen.
                 break
 
     def _try(self, candidate: Candidate, trials: Trials) -> None:
-        found = trials.run(candidate.format, tuple(self._units[name] for name in candidate.kept))
+        recipe = self._recipe(candidate)
+        found = trials.run(recipe)
         known = {
             "al": found.al.value,
             "al_interval": found.al,
             "change": found.change,
             "receipt": found.receipt,
         }
-        self._measured[_recipe(candidate)] = candidate.model_copy(update=known)
+        self._measured[recipe] = candidate.model_copy(update=known)
 
     def _compared(self, chosen: Candidate) -> Baseline | None:
         if self._trials is None or BASELINE not in self._measured:
             return None
         baseline, others = self._measured[BASELINE], max(1, len(self._measured) - 1)
-        gain = self._trials.gain(_recipe(chosen), BASELINE, others)
+        gain = self._trials.gain(self._recipe(chosen), BASELINE, others)
         says = search.says(chosen, baseline, gain)
         return Baseline(variant=baseline, gain=gain, compared=others, says=says)
 
     def _step(self) -> None:
         self._done += 1
-        total = len(self._plans) + (0 if self.engine is None else self.auto.boots)
+        total = len(self._whole) + (0 if self.engine is None else self.auto.boots)
         self.report.progress(self._done, total, "variants")
-
-
-def _recipe(candidate: Candidate) -> Recipe:
-    return candidate.format, candidate.kept

@@ -47,9 +47,10 @@ def within(auto: Auto, source_bytes: int, variant_bytes: int) -> bool:
 
 
 def in_turn(auto: Auto, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """As they are to be measured while there are boots: under a size the largest first, otherwise the smallest."""
-    largest_first = auto.max_al_drop is None
-    return sorted(candidates, key=lambda one: one.variant_bytes, reverse=largest_first)
+    """As they are to be measured while there are boots: under a size the largest first, otherwise the smallest. Of
+    equal sizes the least weight error comes first."""
+    sign = -1 if auto.max_al_drop is None else 1
+    return sorted(candidates, key=lambda one: (sign * one.variant_bytes, one.weight_error))
 
 
 def passes(auto: Auto, candidate: Candidate) -> bool:
@@ -73,7 +74,7 @@ def pick(auto: Auto, candidates: Sequence[Candidate], *, measured: bool) -> tupl
 
 
 def says(chosen: Candidate, baseline: Candidate, gain: Interval) -> Comparison:
-    if (chosen.format, chosen.kept) == (baseline.format, baseline.kept):
+    if (chosen.format, chosen.kept, chosen.scale_search) == (baseline.format, baseline.kept, baseline.scale_search):
         return Comparison.SAME
     if gain.low > 0:
         return Comparison.BEATS if chosen.variant_bytes <= baseline.variant_bytes else Comparison.MORE_FOR_MORE
@@ -83,7 +84,7 @@ def says(chosen: Candidate, baseline: Candidate, gain: Interval) -> Comparison:
 def unreachable(candidates: Sequence[Candidate]) -> ProblemError:
     offenders = [
         Offender(
-            where=f"{candidate.format}, {len(candidate.kept)} kept",
+            where=f"{candidate.format}{', scale search' if candidate.scale_search else ''}, {len(candidate.kept)} kept",
             message=f"{candidate.variant_bytes} bytes"
             + ("" if candidate.change is None else f", {candidate.change.low:+.1%} at worst"),
         )

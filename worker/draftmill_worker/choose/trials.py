@@ -4,15 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from draftmill.benchmarks import Arm, Interval
-from draftmill.formats import Format
 from draftmill_worker.bench import statistics
-from draftmill_worker.choose.build import Builder
+from draftmill_worker.choose.build import Builder, Recipe
 from draftmill_worker.choose.engine import Engine, Measurement
-from draftmill_worker.choose.units import Unit
 from draftmill_worker.stage import Reporter
-
-Recipe = tuple[Format, tuple[str, ...]]
-"""A format, and the units that are kept."""
 
 
 @dataclass
@@ -32,22 +27,19 @@ class Trials:
     def left(self) -> int:
         return self.limit - self.boots
 
-    def run(self, format: Format, kept: tuple[Unit, ...]) -> Measurement:
+    def run(self, recipe: Recipe) -> Measurement:
         """Raises what a boot raises; ValueError beyond the limit."""
         if self.left < 1:
             raise ValueError(f"all {self.limit} boots are used")
-        names = tuple(unit.name for unit in kept)
-        plan = self.builder.plan(format, kept)
-        with self.builder.built(format, kept) as folder:
+        plan = self.builder.plan(recipe)
+        with self.builder.built(recipe) as folder:
             if self.control is None:
                 self.engine.check(folder, plan)
                 self.control = self.engine.control(folder, plan)
             found = self.engine.measure(folder, plan, self.control)
-        self._arms[format, names] = found.arm
+        self._arms[recipe] = found.arm
         self.boots += 1
-        kept_words = f", {', '.join(names)} kept" if kept else ""
-        low, high = found.al.low, found.al.high
-        self.report.log("info", f"{format}{kept_words}: AL {found.al.value:.3f} [{low:.3f}, {high:.3f}]")
+        self.report.log("info", f"{recipe}: AL {found.al.value:.3f} [{found.al.low:.3f}, {found.al.high:.3f}]")
         self.step()
         return found
 

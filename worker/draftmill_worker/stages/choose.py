@@ -41,7 +41,8 @@ def run(request: stage.StageRequest, report: stage.Reporter) -> dict[str, Any]:
     choice = search.run()
     chosen = choice.choice
     kept = f", {len(chosen.kept)} modules kept" if chosen.kept else ""
-    report.log("info", f"chosen: {chosen.format}{kept}: {choice.why}")
+    searched = ", scale search" if chosen.scale_search else ""
+    report.log("info", f"chosen: {chosen.format}{searched}{kept}: {choice.why}")
     return {"choice": choice.model_dump(mode="json", by_alias=True)}
 
 

@@ -27,8 +27,9 @@ def _asked(request: stage.StageRequest) -> tuple[Format, QuantizeOptions, Choice
     if spec.format != AUTO:
         return spec.fixed_format, spec.quantize, None
     choice = Choice.model_validate(request.previous[Stage.CHOOSE]["choice"])
-    exclude = (*spec.quantize.exclude, *choice.choice.exclude)
-    return choice.choice.format, spec.quantize.model_copy(update={"exclude": exclude}), choice
+    chosen = choice.choice
+    options = {"exclude": (*spec.quantize.exclude, *chosen.exclude), "nvfp4_scale_search": chosen.scale_search}
+    return chosen.format, spec.quantize.model_copy(update=options), choice
 
 
 def _source(request: stage.StageRequest) -> ResolvedSource:
