@@ -102,3 +102,30 @@ def mimo() -> TargetLayout:
     return layout.add(
         _attention(block, gated=False) | _mlp(f"{block}.mlp") | {f"{block}.input_proj.weight": (HIDDEN, 2 * HIDDEN)}
     )
+
+
+def deepseek_v3(architecture: str = "DeepseekV3ForCausalLM") -> TargetLayout:
+    """As DeepSeekMTP.load_weights reads it."""
+    layout = _target(stack(architecture, "deepseek_v3", LAYERS) | {"num_nextn_predict_layers": 1})
+    block, rank = f"model.layers.{LAYERS}", HIDDEN // 2
+    latent = {"q_a_proj": (rank, HIDDEN), "q_b_proj": (Q, rank), "kv_a_proj_with_mqa": (rank, HIDDEN)}
+    latent |= {"kv_b_proj": (2 * Q, rank), "o_proj": (HIDDEN, Q)}
+    layout.add({f"{block}.self_attn.{name}.weight": shape for name, shape in latent.items()})
+    layout.add({f"{block}.{norm}.weight": (HIDDEN,) for norm in ("enorm", "hnorm", "shared_head.norm")})
+    layout.add({f"{block}.eh_proj.weight": (HIDDEN, 2 * HIDDEN), f"{block}.shared_head.head.weight": (VOCAB, HIDDEN)})
+    layout.add(_experts(f"{block}.mlp", "shared_experts"))
+    return layout
+
+
+def nemotron_h() -> TargetLayout:
+    """As NemotronHMTP.load_weights reads it: one block of an attention layer and one of experts."""
+    own = {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E"}
+    layout = TargetLayout(stack("NemotronHForCausalLM", "nemotron_h", LAYERS) | own)
+    layout.add({"backbone.embeddings.weight": (VOCAB, HIDDEN), "lm_head.weight": (VOCAB, HIDDEN)})
+    layout.add({f"backbone.layers.{number}.mixer.up_proj.weight": (INTERMEDIATE, HIDDEN) for number in range(LAYERS)})
+    layout.add({f"mtp.layers.0.mixer.{part}_proj.weight": (Q, HIDDEN) for part in "qkv"})
+    layout.add({"mtp.layers.0.mixer.o_proj.weight": (HIDDEN, Q), "mtp.layers.0.eh_proj.weight": (HIDDEN, 2 * HIDDEN)})
+    layout.add({"mtp.layers.1.mixer.gate.weight": (EXPERTS, HIDDEN), "mtp.layers.1.final_layernorm.weight": (HIDDEN,)})
+    for number in range(EXPERTS):
+        layout.add({f"mtp.layers.1.mixer.experts.{number}.up_proj.weight": (INTERMEDIATE, HIDDEN)})
+    return layout

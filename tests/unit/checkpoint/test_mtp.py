@@ -11,8 +11,9 @@ from draftmill_worker.checkpoint import families
 from draftmill_worker.checkpoint.checkpoint import open_checkpoint
 from draftmill_worker.checkpoint.drafter import Drafter
 from draftmill_worker.checkpoint.families import detect
+from tests.fixtures import gemma4
 from tests.unit.checkpoint.layouts import Layout
-from tests.unit.checkpoint.targets import EXPERTS, glm4_moe, mimo, qwen3_5, qwen3_next
+from tests.unit.checkpoint.targets import EXPERTS, deepseek_v3, glm4_moe, mimo, nemotron_h, qwen3_5, qwen3_next
 
 
 def _read(layout: Layout, folder: Path) -> Drafter:
@@ -101,6 +102,45 @@ def test_c26_mimo_is_refused_for_its_names(tmp_path: Path) -> None:
     problem = _refusal(mimo(), tmp_path / "target").problem
     assert problem.slug == "family-not-quantizable"
     assert "names of the target" in problem.detail
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        (deepseek_v3(), "kv_a_proj_with_mqa"),
+        (deepseek_v3("DeepseekV32ForCausalLM"), "kv_a_proj_with_mqa"),
+        (nemotron_h(), "mtp_hybrid_override_pattern"),
+    ],
+    ids=["deepseek_v3", "deepseek_v32", "nemotron_h"],
+)
+def test_blocks_that_are_not_planned_are_refused_by_name(tmp_path: Path, layout: Layout, words: str) -> None:
+    problem = _refusal(layout, tmp_path / "target").problem
+    assert problem.slug == "unknown-family"
+    assert words in problem.detail
+    assert [offender.where for offender in problem.offenders] == ["config.json: architectures"]
+
+
+def test_deepseek_without_its_block_is_no_drafter(tmp_path: Path) -> None:
+    layout = deepseek_v3()
+    layout.config["num_nextn_predict_layers"] = 0
+    names = [name for name in layout.tensors if name.startswith("model.layers.2.")]
+    problem = _refusal(layout.without(*names), tmp_path / "target").problem
+    assert problem.slug == "unknown-family"
+    assert "without an MTP block" in problem.detail
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_gemma4_assistants_are_refused_by_name(tmp_path: Path, ordered: bool) -> None:
+    """The folder that the engine serves in tests/e2e."""
+    pair = gemma4.build(tmp_path, assistant={"use_ordered_embeddings": ordered})
+    with pytest.raises(ProblemError) as caught:
+        detect(open_checkpoint(pair.assistant))
+    problem = caught.value.problem
+    assert problem.slug == "unknown-family"
+    assert "a Gemma4 assistant" in problem.detail
+    assert [offender.where.rpartition(" ")[2] for offender in problem.offenders] == ["model_type"] + [
+        "use_ordered_embeddings"
+    ] * ordered
 
 
 @pytest.mark.parametrize("architectures", [None, 3, [None], ["Other"]])

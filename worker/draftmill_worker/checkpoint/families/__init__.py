@@ -14,6 +14,7 @@ from draftmill_worker.checkpoint.checkpoint import Checkpoint
 from draftmill_worker.checkpoint.drafter import Drafter, Module, Target
 from draftmill_worker.checkpoint.families import dflash, draft_model, dspark, eagle, eagle3, medusa, mtp
 from draftmill_worker.checkpoint.families.deepseek_dspark import refuse_deepseek_dspark
+from draftmill_worker.checkpoint.families.gemma4_assistant import refuse_gemma4_assistant
 from draftmill_worker.checkpoint.families.quantized import refuse_quantized
 from draftmill_worker.checkpoint.families.reading import Reading
 from draftmill_worker.checkpoint.families.settings import Settings, flatten
@@ -97,6 +98,7 @@ def detect(checkpoint: Checkpoint) -> Drafter:
     `family-not-quantizable`, with every offender.
     """
     refuse_deepseek_dspark(checkpoint)
+    refuse_gemma4_assistant(checkpoint)
     embedded = mtp.dialect_of(checkpoint.config)
     if embedded is None:
         _check_count(checkpoint)

@@ -40,12 +40,15 @@ def dialect_of(config: Mapping[str, Any]) -> Dialect | None:
 
 
 def read(reading: Reading, dialect: Dialect) -> Drafter:
-    """The block in the target's checkpoint. Raises `family-not-quantizable` for what no engine serves so."""
+    """The block in the target's checkpoint. Raises `family-not-quantizable` for what no engine serves so, and
+    `unknown-family` for what this build does not plan."""
     settings = _text(reading.settings)
     sizes = read_sizes(settings)
     count = _promised(settings, dialect)
     reading.findings.raise_any()
     stored = layers_stored(reading.tensors, dialect, sizes.layers)
+    if stored and dialect.unread is not None:
+        raise ProblemError("unknown-family", dialect.unread, [_architecture(reading, dialect.unread)])
     _check_promise(reading, dialect, sizes.layers, count, stored)
     reading.findings.raise_any()
     if dialect.refusal is not None:

@@ -1,7 +1,8 @@
 """How targets of each architecture store an MTP block, and what vLLM 0.32 makes of its names.
 
-Read in models/qwen3_5_mtp.py, qwen3_next_mtp.py, glm4_moe_mtp.py, nemotron_h_mtp.py and mimo_mtp.py, and in the
-targets' `hf_to_vllm_mapper`s. A target's quantization config serves its block too, renamed by the target's mapper.
+Read in models/qwen3_5_mtp.py, qwen3_next_mtp.py, glm4_moe_mtp.py, deepseek_mtp.py, nemotron_h_mtp.py and mimo_mtp.py,
+and in the targets' `hf_to_vllm_mapper`s. A target's quantization config serves its block too, renamed by the target's
+mapper.
 """
 
 from collections.abc import Mapping
@@ -47,6 +48,8 @@ class Dialect:
     renames_by_architecture: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     refusal: str | None = None
     """Why the engine cannot serve such a block quantized beside its target."""
+    unread: str | None = None
+    """Why this build does not plan such a block."""
 
     def renames_of(self, architecture: str) -> Mapping[str, str]:
         return {**self.renames, **self.renames_by_architecture.get(architecture, {})}
@@ -104,6 +107,31 @@ DIALECTS = (
         refusal=(
             "vLLM 0.32 counts MiMo's MTP layers from 0 and asks for them by the names of the target's first layers: "
             "they cannot be quantized apart"
+        ),
+    ),
+    Dialect(
+        name="layers past the last of DeepSeek-V3",
+        engine_classes=dict.fromkeys(
+            ("DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"), "DeepSeekMTP"
+        ),
+        key=NEXTN,
+        join=Join("layers.{layer}.eh_proj", keep="the engine builds it as a plain linear layer"),
+        norms=("layers.{layer}.enorm", "layers.{layer}.hnorm", "layers.{layer}.shared_head.norm"),
+        past_last=True,
+        unread=(
+            "the MTP block of DeepSeek-V3 is not planned by this build: its attention is latent, q_a_proj and "
+            "kv_a_proj_with_mqa are one layer in the engine, which also takes kv_b_proj apart. Serve it as it is"
+        ),
+    ),
+    Dialect(
+        name="mtp.* of Nemotron-H",
+        engine_classes=dict.fromkeys(("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM"), "NemotronHMTP"),
+        key=NEXTN,
+        join=Join("layers.{layer}.eh_proj"),
+        norms=(),
+        unread=(
+            "the MTP block of Nemotron-H is not planned by this build: its layers are those of "
+            "mtp_hybrid_override_pattern, and the engine drops in silence what it has no place for. Serve it as it is"
         ),
     ),
 )
