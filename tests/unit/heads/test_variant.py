@@ -122,6 +122,8 @@ def test_an_unquantized_head_is_cut_as_it_is(tmp_path: Path, tied: bool) -> None
     variant.cut(out, VOCAB, community=False)
     found = layouts.tensors(out)
     head = found["model.embed_tokens.weight" if tied else "lm_head.weight"]
+    # Whether tied or not: vLLM would take the draft head for it.
+    assert torch.equal(found["lm_head.weight"], head)
     assert torch.equal(found[f"{MODULE}.weight"], head[VOCAB])
     assert not (out / "mtp_draft_vocab_ids.pt").exists()
     assert "quantization_config" not in json.loads((out / "config.json").read_text())

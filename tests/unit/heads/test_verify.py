@@ -332,6 +332,18 @@ def test_a_tied_variant_that_still_says_tied_is_told(tmp_path: Path) -> None:
     assert _failed(verify_head(View(source, tmp_path / "out", plan))) == {"head-config"}
 
 
+def test_a_tied_variant_whose_draft_head_would_be_taken_for_its_head_is_told(tmp_path: Path) -> None:
+    source = layouts.streamed(tmp_path / "source", tied=True)
+    plan = _make(source, tmp_path / "out", head=False)
+    held = load_file(tmp_path / "out" / EXTRA)
+    del held["lm_head.weight"]
+    save_file(held, tmp_path / "out" / EXTRA)
+    write_index(tmp_path / "out")
+    report = verify_head(View(source, tmp_path / "out", plan))
+    assert _failed(report) == {"head-names", "draft-rows"}
+    assert any("     lm_head.weight: is not stored: vLLM would take mtp" in line for line in lines(report))
+
+
 def test_every_check_has_a_mutation() -> None:
     told = set().union(*(wanted for _, wanted in MUTATIONS.values() if len(wanted) < len(CHECKS) - 1))
     assert told | {"head-source"} == set(CHECKS)

@@ -135,6 +135,11 @@ _WRONG: dict[str, tuple[Given, parts.Wanted, list[str]]] = {
     "head without ids": (_packed().but(draft_vocab_ids=None), PACKED, [NO_IDS]),
     "ids without head": (_plain().but(weight=None), PLAIN, [NO_HEAD]),
     "no scales": (_packed().but(weight_scale=None), PACKED, ["mtp.draft_lm_head.weight_scale is missing"]),
+    "a tied head that vLLM unties": (
+        _plain("model.embed_tokens.weight"),
+        PLAIN,
+        ["lm_head is not stored, and vLLM has taken mtp.draft_lm_head.weight for it"],
+    ),
     "nothing at all": (Given({"lm_head.weight": torch.zeros(VOCAB, COLUMNS)}), PLAIN, [NO_IDS, NO_HEAD]),
     "packed where the configuration says plain": (
         _packed(),

@@ -21,10 +21,13 @@ A draft vocabulary of an MTP block
 
     mtp.draft_lm_head.weight_packed, .weight_scale, .weight_shape   the head's rows of the draft ids, bit for bit
     mtp.draft_lm_head.weight                                        instead, where the head is not quantized
+    lm_head.weight                                                  beside it where the head is tied: the embedding
     mtp.draft_vocab_ids                                             I64 [size], sorted, unique, inside the vocabulary
 
 with `mtp_draft_vocab_size` and `mtp_draft_vocab_ids` (the list) at the top of config.json. Logit k of the draft head is
-that of token mtp.draft_vocab_ids[k]. The layout `community` adds mtp_draft_vocab_ids.pt, an int64 tensor.
+that of token mtp.draft_vocab_ids[k]. The layout `community` adds mtp_draft_vocab_ids.pt, an int64 tensor. (vLLM 0.32
+builds an untied head for a checkpoint with any tensor named *lm_head.weight, whatever its configuration says, and ties
+it again if it loaded the embedding. With no lm_head.weight it would load nothing, and say nothing.)
 
 A draft vocabulary of EAGLE3, DFlash and DSpark: `lm_head.weight`, and DSpark's `markov_head.markov_w2.weight`, with the
 rows of the draft ids alone; `d2t` I64 [size], target id = k + d2t[k]; `t2d` BOOL [vocabulary]; `draft_vocab_size` in

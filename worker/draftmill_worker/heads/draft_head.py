@@ -13,7 +13,7 @@ from draftmill.plans import OutputTensor
 from draftmill.problems import Offender, ProblemError
 from draftmill_worker.checkpoint.checkpoint import Checkpoint
 from draftmill_worker.checkpoint.headers import TensorInfo
-from draftmill_worker.heads.rewrite import Stored
+from draftmill_worker.heads.rewrite import Stored, stored_in
 from draftmill_worker.heads.source import find_head
 from draftmill_worker.heads.tensors import raw, read_rows
 from draftmill_worker.heads.vocabulary import check_ids
@@ -41,12 +41,15 @@ def slice_mtp(folder: Path, checkpoint: Checkpoint, ids: Tensor) -> Cut:
     The head is the directory's own, as it is: packed rows are copied as they are packed. ProblemError
     ("draft-vocab-invalid"), ("head-source-missing").
     """
-    head = _parts(folder, checkpoint)
+    head, tied = _parts(folder, checkpoint)
     check_ids(ids.tolist(), next(iter(head.values())).shape[0])
     stored = [_gathered(folder / info.file, info, f"{MODULE}.{part}", ids) for part, info in head.items()]
     if PACKED in head:
         shape = _weight_shape(folder, checkpoint, head[PACKED].name.removesuffix(PACKED))
         stored.append(_values(f"{MODULE}.{SHAPE}", torch.tensor([len(ids), shape[1]])))
+    if tied:
+        # vLLM unties a checkpoint with any tensor named like a head's, and would leave the real one uninitialised.
+        stored.append(stored_in(folder / head["weight"].file, head["weight"], LM_HEAD))
     stored.append(_values(IDS, ids))
     return stored, {SIZE_KEY: len(ids), IDS_KEY: ids.tolist()}
 
@@ -56,13 +59,14 @@ def write_community(folder: Path, ids: Tensor) -> None:
     torch.save(ids, folder / COMMUNITY_IDS)
 
 
-def _parts(folder: Path, checkpoint: Checkpoint) -> dict[str, TensorInfo]:
-    """Tensors of the head with one row per token, by suffix."""
+def _parts(folder: Path, checkpoint: Checkpoint) -> tuple[dict[str, TensorInfo], bool]:
+    """Tensors of the head with one row per token, by suffix; whether they are the embedding's."""
     packed = [tensor for name, tensor in checkpoint.tensors.items() if _is_head(name, PACKED)]
     if packed:
         scale = checkpoint.tensors[packed[0].name.removesuffix(PACKED) + SCALE]
-        return {PACKED: packed[0], SCALE: scale}
-    return {"weight": find_head(folder, checkpoint).tensor}
+        return {PACKED: packed[0], SCALE: scale}, False
+    found = find_head(folder, checkpoint)
+    return {"weight": found.tensor}, found.tied
 
 
 def _is_head(name: str, suffix: str) -> bool:

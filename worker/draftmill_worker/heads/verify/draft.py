@@ -97,11 +97,8 @@ def _mtp_pairs(view: View, result: Result) -> Pairs:
             found[f"{MODULE}.{suffix}"] = (view.variant, tensors[stem + suffix], None)
         return found
     head = next((name for name in tensors if name.endswith(LM_HEAD) and not name.startswith("mtp.")), None)
-    head = head or next(
-        (name for name in tensors if name.endswith("embed_tokens.weight") and not name.startswith("mtp.")), None
-    )
     if head is None:
-        result.blame(LM_HEAD, "there is no head to draft from")
+        result.blame(LM_HEAD, f"is not stored: vLLM would take {MODULE}.weight for it")
         return found
     return {f"{MODULE}.weight": (view.variant, tensors[head], None)}
 
