@@ -160,6 +160,23 @@ def test_the_same_request_again_is_answered_from_the_store(office: Office, share
     assert {path: path.stat().st_mtime_ns for path in _variant(shared, again).rglob("*")} == files
 
 
+def test_a_scale_search_makes_another_variant_and_says_what_it_gained(
+    office: Office, shared: Worker, watch: Watch
+) -> None:
+    source, search = RepoSource(repo=REPO), QuantizeOptions(nvfp4_scale_search=True)
+    spec = JobSpec(source=source, format=Format.NVFP4, quantize=search)
+    jobs = [office.done(office.submit(each), PATIENCE) for each in (spec, _spec(Format.NVFP4), spec)]
+    for job in jobs:
+        _well(job)
+    assert _variant(shared, jobs[0]) == _variant(shared, jobs[2]) != _variant(shared, jobs[1])
+    assert jobs[2].cached
+    gained, plain, again = (job.summary.scale_search for job in jobs if job.summary is not None)
+    assert plain is None
+    assert gained == again
+    assert gained is not None
+    assert 0 < gained.relative_mse < gained.plain_relative_mse
+
+
 def _collect(office: Office, worker: Worker, limits: Limits) -> Report:
     return office.ask(lambda ledger: Collector(worker.data, ledger, limits).run())
 
