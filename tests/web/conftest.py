@@ -9,9 +9,24 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
-from draftmill import Benchmark, Client, Format, Gate, Job, JobSpec, JobState, PromptSet, RepoSource
+from draftmill import (
+    Auto,
+    Benchmark,
+    CaptureOptions,
+    Client,
+    DraftVocabOptions,
+    Format,
+    Gate,
+    HeadOptions,
+    Job,
+    JobSpec,
+    JobState,
+    PromptSet,
+    RepoSource,
+)
 from tests.e2e.conftest import World
 from tests.e2e.embedded import Up
+from tests.fixtures.heads import target
 from tests.fixtures.hub import Hub, serving
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +86,7 @@ def client(up: Up) -> Iterator[Client]:
 def mill(client: Client) -> Callable[..., Job]:
     """Submits a job for a repository, and waits for its end."""
 
-    def run(repo: str, format: Format = Format.FP8_PC_PT, **fields: object) -> Job:
+    def run(repo: str, format: Format | str = Format.FP8_PC_PT, **fields: object) -> Job:
         spec = {"source": RepoSource(repo=repo), "format": format, **fields}
         return client.wait(client.submit(JobSpec.model_validate(spec)))
 
@@ -86,6 +101,30 @@ def measured(world: World, models: Path, mill: Callable[..., Job]) -> list[Job]:
     jobs = [mill("org/eagle3-drafter", format, benchmark=BENCHMARK, labels={"team": "x"}) for format in MEASURED]
     assert [job.state for job in jobs] == [JobState.SUCCEEDED] * len(jobs), [job.problem for job in jobs]
     return jobs
+
+
+@pytest.fixture(scope="session")
+def chosen(world: World, mill: Callable[..., Job]) -> Job:
+    """By a budget of size alone, so that nothing was measured in an engine."""
+    job = mill(world.repo().id, "auto", auto=Auto(max_size=0.6))
+    assert job.state is JobState.SUCCEEDED, job.problem
+    return job
+
+
+@pytest.fixture(scope="session")
+def captured(world: World, mill: Callable[..., Job]) -> Job:
+    """A head by GPTQ and a draft vocabulary, judged by hidden states that vLLM gave."""
+    folder = target.build(world.folder / "captured", exact=True, tied=True)
+    target.write_tokenizer(folder)
+    job = mill(
+        world.hub.add("org/captured", folder).id,
+        "keep",
+        head=HeadOptions(bits=4, method="gptq"),
+        draft_vocab=DraftVocabOptions(own_outputs=True, size=600),
+        capture=CaptureOptions(texts=PromptSet(max_tokens=32)),
+    )
+    assert job.state is JobState.SUCCEEDED, job.problem
+    return job
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
-from draftmill import BatchSpec, Client, Format, Job, JobSpec, RepoSource
+from draftmill import Auto, BatchSpec, Client, DraftVocabOptions, Format, Job, JobSpec, PathSource, RepoSource
 from tests.e2e.conftest import World, hurry
 from tests.e2e.embedded import Up
 from tests.support import eventually
@@ -25,7 +25,7 @@ def test_from_the_form_over_the_plan_to_the_end(page: Page, url: str, world: Wor
     page.goto(f"{url}/jobs")
     page.get_by_role("link", name="New job").click()
     page.get_by_label("Repository").fill(repo.id)
-    page.get_by_label("fp8_pc_pt").check()
+    page.get_by_role("radio", name="fp8_pc_pt").check()
     page.get_by_text("Options").click()
     page.get_by_label("Tensors to keep").fill("*o_proj*")
     page.get_by_label("Labels").fill("team=x")
@@ -66,6 +66,64 @@ def test_a_refusal_is_shown_before_there_is_a_job(
     expect(page.get_by_role("alert")).to_contain_text("not-found-or-private")
     expect(page.get_by_role("button", name="Submit this job")).to_have_count(0)
     assert {job.id for job in client.list()} == before
+
+
+def test_groups_of_the_form_show_with_their_format_and_without_scripts(
+    open_window: Callable[..., Page], url: str, world: World, client: Client
+) -> None:
+    repo = world.repo()
+    page = open_window(java_script_enabled=False)
+    page.goto(f"{url}/submit")
+    budget, head = page.get_by_role("group", name="Budget"), page.get_by_role("group", name="Head")
+    tensors = page.get_by_label("Tensors to keep")
+    page.get_by_text("Options").click()
+    expect(budget).to_be_hidden()
+    expect(head).to_be_hidden()
+    expect(tensors).to_be_visible()
+    page.locator("input[name=format][value=keep]").check()
+    expect(budget).to_be_hidden()
+    expect(head).to_be_visible()
+    expect(tensors).to_be_hidden()
+    page.locator("input[name=format][value=auto]").check()
+    expect(budget).to_be_visible()
+    expect(head).to_be_hidden()
+    page.get_by_label("Repository").fill(repo.id)
+    page.get_by_label("Size at most").fill("0.6")
+    page.get_by_role("button", name="Show the plan").click()
+    expect(page.locator("main")).to_contain_text("within 60% of the source's weights")
+    expect(page.get_by_role("row").filter(has_text="mlp.down_proj.weight")).to_contain_text("quantized")
+    page.get_by_role("button", name="Submit this job").click()
+    expect(page).to_have_url(JOB)
+    job = client.wait(page.url.rsplit("/", 1)[1])
+    assert job.spec.auto == Auto(max_size=0.6)
+    page.get_by_role("link", name="Choice").click()
+    found = client.choice(job)
+    rows = page.get_by_role("region", name="Candidates").get_by_role("row")
+    expect(rows).to_have_count(1 + len(found.candidates))
+    chosen = rows.nth(1 + found.chosen)
+    expect(chosen).to_contain_text("chosen")
+    expect(chosen).to_contain_text(f"{found.choice.weight_error:.4f}")
+    expect(page.get_by_role("region", name="Modules").get_by_role("row")).to_have_count(1 + len(found.sensitivities))
+
+
+def test_a_draft_vocabulary_by_the_form(page: Page, url: str, world: World, client: Client) -> None:
+    repo = world.repo()
+    page.goto(f"{url}/submit")
+    page.get_by_label("Repository").fill(repo.id)
+    page.locator("input[name=format][value=keep]").check()
+    page.locator("#vocab").select_option("ids")
+    page.locator("#vocab_ids").fill("/nowhere/ids.json")
+    page.get_by_role("button", name="Show the plan").click()
+    expect(page.locator("main")).to_contain_text("ids of /nowhere/ids.json")
+    page.get_by_role("button", name="Submit this job").click()
+    expect(page).to_have_url(JOB)
+    # The operator allows no path here; the job that says so is the one that was asked for.
+    expect(page.locator("#status[data-state=failed]")).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text("path-not-allowed")
+    page.get_by_role("link", name="Head", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("not-ready")
+    spec = client.get(page.url.rsplit("/", 2)[1]).spec
+    assert spec.draft_vocab == DraftVocabOptions(ids=PathSource(path="/nowhere/ids.json"))
 
 
 def test_the_table_follows_states_without_a_reload(page: Page, url: str, world: World, client: Client) -> None:
@@ -152,6 +210,7 @@ def test_queues_and_workers(page: Page, url: str, world: World, client: Client) 
     jobs = [submit(client, slow.id), submit(client, world.repo().id)]
     page.goto(f"{url}/queues")
     workers = page.get_by_role("region", name="Workers")
+    expect(workers.get_by_role("row").filter(has_text="draftmill.preflight")).to_have_count(1)
     expect(workers.get_by_role("row").filter(has_text=slow.id)).to_contain_text("pull")
     expect(page.get_by_role("region", name="Waiting longest")).to_contain_text(jobs[1].spec.source.repo)  # type: ignore[union-attr]
     hurry(slow)

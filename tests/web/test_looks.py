@@ -7,7 +7,7 @@ from playwright.sync_api import Page
 
 from draftmill import BatchSpec, Client, Format, Job, JobSpec, RepoSource
 from tests.e2e.conftest import World
-from tests.web.conftest import MEASURED, SCREENSHOTS, WINDOWS
+from tests.web.conftest import MEASURED, SCREENSHOTS, WINDOWS, Console
 
 pytestmark = pytest.mark.vllm
 MAX_BYTES = 150_000
@@ -21,7 +21,7 @@ CUT_OFF = """() => {
 
 
 @pytest.fixture(scope="module")
-def pages(client: Client, world: World, measured: list[Job], mill: Callable[..., Job]) -> dict[str, str]:
+def pages(client: Client, world: World, measured: list[Job], chosen: Job, captured: Job) -> dict[str, str]:
     sources = tuple(RepoSource(repo=repo) for repo in ("org/eagle3-drafter", "org/nobody"))
     batch = client.submit_batch(BatchSpec(sources=sources, formats=MEASURED))
     assert [*client.watch_batch(batch)][-1].done
@@ -47,7 +47,36 @@ def pages(client: Client, world: World, measured: list[Job], mill: Callable[...,
         "queues": "/queues",
         "capabilities": "/capabilities",
         "submit": f"/submit?like={one}",
+        "submit-auto": f"/submit?like={chosen.id}",
+        "submit-keep": f"/submit?like={captured.id}",
+        "choice": f"/jobs/{chosen.id}/choice",
+        "head": f"/jobs/{captured.id}/head",
+        "job-keep": f"/jobs/{captured.id}",
     }
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_form_that_is_wrong_says_so_in_every_window(
+    open_window: Callable[..., Page], console: Console, url: str, window: str
+) -> None:
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    console.expected = "status of 422"
+    page = open_window(**WINDOWS[window])
+    page.goto(f"{url}/submit")
+    page.get_by_label("Repository").fill("org/drafter")
+    page.locator("input[name=format][value=keep]").check()
+    page.get_by_label("Rewrite lm_head in integers").check()
+    page.locator("#vocab_ids").fill("ids.json")
+    page.locator("#vocab").select_option("ids")
+    page.locator("#head_damp").fill("much")
+    page.get_by_role("button", name="Show the plan").click()
+    page.get_by_role("alert").wait_for()
+    for name in ("head_damp", "vocab_ids"):
+        assert page.locator(f"#{name}").get_attribute("aria-invalid") == "true"
+        assert page.locator(f"#wrong-{name}").is_visible()
+    page.screenshot(path=SCREENSHOTS / f"submit-wrong-{window}.png", full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert page.evaluate(CUT_OFF) == []
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -77,6 +106,10 @@ def test_pages_say_all_without_scripts(open_window: Callable[..., Page], url: st
         "compare": "Pareto front",
         "diff": "differ",
         "queues": "Workers",
+        "choice": "chosen",
+        "head": "Same top token",
+        "submit-auto": "Choose among these",
+        "submit-keep": "Capture",
     }
     for name, words in said.items():
         page.goto(url + pages[name])

@@ -88,3 +88,19 @@ def test_one_receipt(page: Page, url: str, client: Client, measured: list[Job]) 
     expect(page.get_by_role("region", name="Rules").get_by_role("row")).to_have_count(1 + len(receipt.rules))
     assert receipt.view is not None
     expect(page.get_by_role("region", name="Modules").get_by_role("row")).to_have_count(1 + len(receipt.view.modules))
+
+
+def test_how_far_a_head_is_from_its_original(page: Page, url: str, client: Client, captured: Job) -> None:
+    page.goto(f"{url}/jobs/{captured.id}")
+    page.get_by_role("link", name="Head", exact=True).click()
+    found = client.head(captured)
+    assert found.report is not None
+    assert found.report.gptq is not None
+    row = page.get_by_role("region", name="Head").get_by_role("row").filter(has_text="gptq")
+    expect(row).to_contain_text(f"{found.report.gptq.kl:.3g}")
+    expect(row).to_contain_text(f"{found.report.gptq.top1:.2%}")
+    assert found.draft_vocab is not None
+    coverage = page.get_by_role("region", name="Coverage").get_by_role("row")
+    expect(coverage).to_have_count(1 + len(found.draft_vocab.coverage))
+    expect(coverage.filter(has_text="this one")).to_contain_text("600")
+    expect(page.get_by_role("region", name="Written tensors").get_by_role("row")).to_have_count(1 + len(found.added))
