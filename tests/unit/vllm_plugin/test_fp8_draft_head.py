@@ -176,13 +176,21 @@ def test_the_rules_of_receipts_know_every_condition() -> None:
 
 
 @pytest.fixture
-def quantized(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The same, with the head quantized as after loading."""
+def model_config(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.config import get_current_vllm_config
 
+    monkeypatch.setattr(get_current_vllm_config(), "model_config", SimpleNamespace(dtype=torch.bfloat16))
+
+
+@pytest.fixture
+def quantized(model_config: None) -> Any:
+    return _quantized()
+
+
+def _quantized() -> Any:
+    """The same, with the head quantized as after loading."""
     from draftmill_worker.bench.vllm_plugin.fp8_draft_head_model import Fp8DraftHeadMethod
 
-    monkeypatch.setattr(get_current_vllm_config(), "model_config", SimpleNamespace(dtype=torch.bfloat16))
     model = _tied()
     model.lm_head.quant_method = Fp8DraftHeadMethod(model.lm_head, torch.bfloat16, {})
     for _ in range(2):
@@ -201,6 +209,24 @@ def test_the_head_gets_a_weight_of_its_own(quantized: Any) -> None:
     assert head.weight.untyped_storage().data_ptr() != embedding.weight.untyped_storage().data_ptr()
     assert type(head.quant_method).__module__ + "." + type(head.quant_method).__qualname__ == METHOD
     assert str(head.quant_method.spec) == SPEC
+
+
+def _rebinding(layer: torch.nn.Module, name: str, new: torch.Tensor) -> None:
+    """What vLLM 0.33 does where 0.32 registers a new parameter."""
+    if (old := getattr(layer, name, None)) is None:
+        layer.register_parameter(name, torch.nn.Parameter(new, requires_grad=False))
+    else:
+        old.data = new
+
+
+@pytest.mark.usefixtures("model_config")
+def test_the_embedding_keeps_its_weight_where_parameters_are_rebound(monkeypatch: pytest.MonkeyPatch) -> None:
+    from draftmill_worker.bench.vllm_plugin import fp8_draft_head_model
+
+    monkeypatch.setattr(fp8_draft_head_model, "replace_parameter", _rebinding)
+    model = _quantized()
+    assert model.lm_head.weight.dtype == torch.float8_e4m3fn
+    assert torch.equal(model.model.embed_tokens.weight, _tied().model.embed_tokens.weight)
 
 
 def test_the_weight_is_the_nearest_fp8_under_one_scale(quantized: Any) -> None:
@@ -237,9 +263,9 @@ def test_logits_are_those_of_both_sides_dequantized(quantized: Any) -> None:
 
 def test_the_variable_applies_it_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm import ModelRegistry
-    from vllm.v1.worker.gpu_worker import Worker
+    from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    monkeypatch.setattr(Worker, "load_model", Worker.load_model)
+    monkeypatch.setattr(WorkerWrapperBase, "init_device", WorkerWrapperBase.init_device)
     monkeypatch.setattr(ModelRegistry, "models", dict(ModelRegistry.models))
     monkeypatch.setattr(vllm_plugin, "APPLIED", [])
     monkeypatch.setenv(vllm_plugin.VARIABLE, "")
@@ -251,4 +277,4 @@ def test_the_variable_applies_it_and_nothing_else_does(monkeypatch: pytest.Monke
         vllm_plugin.register()
     assert vllm_plugin.APPLIED == ["fp8_draft_head.worker", "fp8_draft_head.gemma4_mtp"]
     with pytest.raises(PluginError, match="role: there is no drafter"):
-        Worker.load_model(SimpleNamespace(vllm_config=SimpleNamespace(speculative_config=None)))
+        WorkerWrapperBase.init_device(SimpleNamespace(vllm_config=SimpleNamespace(speculative_config=None)))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from draftmill_worker.bench.vllm_plugin import FP8_DRAFT_HEAD, features
-from draftmill_worker.bench.vllm_plugin.targets import PluginError, expect
+from draftmill_worker.bench.vllm_plugin.targets import PluginError, expect, expect_file
 
 FEATURE = "fp8_draft_head"
 VARIABLE = FP8_DRAFT_HEAD
@@ -23,14 +23,17 @@ SHORTHAND = "fp8_per_tensor"
 SPEC = "fp8_per_tensor_static"
 """What vLLM calls the weight of that shorthand."""
 ARCHITECTURE = "Gemma4MTPModel"
-_WORKER = "vllm.v1.worker.gpu_worker:Worker.load_model"
+_MODEL = "vllm.model_executor.models.gemma4_mtp"
+_CLASS = "draftmill_worker.bench.vllm_plugin.fp8_draft_head_model:Gemma4MTP"
+_WORKER = "vllm.v1.worker.worker_base:WorkerWrapperBase.init_device"
 _RELIED_ON = {
-    "vllm.model_executor.models.gemma4_mtp:Gemma4MTP.__init__": "fecf0e5cca40dfd5",
-    "vllm.model_executor.models.gemma4_mtp:Gemma4MTP.compute_logits": "5472e23fe72261a1",
-    "vllm.v1.spec_decode.gemma4:Gemma4Proposer._maybe_share_embeddings": "8f66e4a5c3c3907f",
-    "vllm.v1.spec_decode.gemma4:Gemma4Proposer._maybe_share_lm_head": "41840fe4d3a173bd",
-    "vllm.model_executor.layers.quantization.online.fp8:Fp8PerTensorOnlineLinearMethod": "498de3f0818ec2de",
+    _MODEL: {"30e68a66fa1c21b1"},
+    "vllm.v1.spec_decode.gemma4": {"b81daf1a7deb1fbf"},
+    "vllm.v1.worker.gpu.spec_decode.gemma4.speculator": {"a9e55c9db82b75bb"},
+    "vllm.model_executor.layers.quantization.online.fp8": {"ce504bea5fb8d7b9", "cb7948d3220fcc1d"},
+    "vllm.model_executor.utils": {"9d7d6bee0331cbac", "925ac2b6e14a4ffa"},
 }
+"""Files that were read, of vLLM 0.32 and 0.33."""
 
 
 class Condition(NamedTuple):
@@ -40,31 +43,32 @@ class Condition(NamedTuple):
 
 
 def apply() -> list[str]:
-    for path, digest in _RELIED_ON.items():
-        expect(FEATURE, path, digest)
+    for module, digests in _RELIED_ON.items():
+        expect_file(FEATURE, module, digests)
     return [_worker(), _drafter()]
 
 
 def _worker() -> str:
-    """Every worker, of either model runner, is asked before it loads anything: also one without such a drafter."""
-    original = expect(FEATURE, _WORKER, "350a4fb01458c532")
-    from vllm.v1.worker.gpu_worker import Worker
+    """Every worker, of either model runner, is asked before it begins: also one without such a drafter."""
+    original = expect(FEATURE, _WORKER, "44ba1102920ebae1", "ee84df25b3ebad12")
+    from vllm.v1.worker.worker_base import WorkerWrapperBase
 
     @functools.wraps(original)
-    def load_model(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init_device(self: Any) -> None:
         require(configured(os.environ.get(VARIABLE, "").strip(), self.vllm_config))
-        original(self, *args, **kwargs)
+        original(self)
 
-    Worker.load_model = load_model
+    WorkerWrapperBase.init_device = init_device
     return "worker"
 
 
 def _drafter() -> str:
-    from vllm import ModelRegistry
+    """By name, so that nothing of it is imported before vLLM wants it."""
+    from vllm.model_executor.models.registry import ModelRegistry
 
-    from draftmill_worker.bench.vllm_plugin.fp8_draft_head_model import Gemma4MTP
-
-    ModelRegistry.register_model(ARCHITECTURE, Gemma4MTP)
+    if getattr(ModelRegistry.models.get(ARCHITECTURE), "module_name", None) != _MODEL:
+        raise PluginError(f"{FEATURE}: {ARCHITECTURE} should be {_MODEL}'s: is another plugin in its place?")
+    ModelRegistry.register_model(ARCHITECTURE, _CLASS)
     return "gemma4_mtp"
 
 

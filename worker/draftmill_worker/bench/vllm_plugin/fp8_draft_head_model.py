@@ -15,6 +15,9 @@ from vllm.platforms import current_platform
 from draftmill_worker.bench.vllm_plugin import fp8_draft_head
 from draftmill_worker.bench.vllm_plugin.fp8_tensor import Fp8TensorEmulationKernel
 
+_DONE = "_already_called_process_weights_after_loading"
+"""By which vLLM's online methods know a layer that they have quantized."""
+
 
 class Gemma4MTP(gemma4_mtp.Gemma4MTP):
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
@@ -61,10 +64,14 @@ class Fp8DraftHeadMethod(QuantizeMethodBase):
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         """Gives the head a weight of its own, [hidden, vocabulary]; the embedding it was tied to keeps the old one."""
-        if not current_platform.is_cpu():
-            self._online.process_weights_after_loading(layer)
-        elif layer.weight.dtype != current_platform.fp8_dtype():
+        if getattr(layer, _DONE, False):
+            return
+        # Another parameter of the same storage: what is replaced from here on is the head's alone.
+        layer.register_parameter("weight", torch.nn.Parameter(layer.get_parameter("weight").data, requires_grad=False))
+        if current_platform.is_cpu():
             quantize(layer)
+        else:
+            self._online.process_weights_after_loading(layer)
 
     def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         out: torch.Tensor = self._online.apply(layer, x, bias)
@@ -81,3 +88,4 @@ def quantize(layer: Any) -> None:
     codes = (weight.float() * scale.reciprocal()).clamp(-most, most).to(dtype)
     replace_parameter(layer, "weight", codes.t())
     replace_parameter(layer, "weight_scale", scale)
+    setattr(layer, _DONE, True)

@@ -27,8 +27,8 @@ def on_cpu(feature: str) -> None:
         raise PluginError(f"{feature}: for the CPU platform only, this is {current_platform.device_type}")
 
 
-def expect(feature: str, path: str, digest: str) -> Callable[..., Any]:
-    """The function or class at `module:name`; PluginError unless its source has this digest."""
+def expect(feature: str, path: str, *digests: str) -> Callable[..., Any]:
+    """The function or class at `module:name`; PluginError unless its source has one of these digests."""
     module, _, name = path.partition(":")
     try:
         found: Any = import_module(module)
@@ -37,8 +37,9 @@ def expect(feature: str, path: str, digest: str) -> Callable[..., Any]:
         seen = source_digest(found)
     except (ImportError, AttributeError, OSError, TypeError) as error:
         raise PluginError(f"{feature}: vLLM's {path} is not there: {error}") from error
-    if seen != digest:
-        raise PluginError(f"{feature}: vLLM's {path} is not as in {VLLM}x: source {seen}, expected {digest}")
+    if seen not in digests:
+        wanted = " or ".join(digests)
+        raise PluginError(f"{feature}: vLLM's {path} is not as in {VLLM}x: source {seen}, expected {wanted}")
     return found  # type: ignore[no-any-return]
 
 
