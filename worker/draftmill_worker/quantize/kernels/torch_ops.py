@@ -1,4 +1,10 @@
-"""Row operations in torch, for CUDA. On CPU tensors the same code is the loops' independent twin."""
+"""Row operations in torch, for CUDA. On CPU tensors the same code is the loops' independent twin.
+
+On a CUDA device every thread of the pool has a stream of its own and copies through pinned memory: while one thread's
+rows are computed on, another's are on their way.
+"""
+
+import threading
 
 import numpy as np
 import torch
@@ -7,7 +13,7 @@ from numpy.typing import NDArray
 from draftmill_worker.quantize.kernels.rows import GROUP, MX_BLOCK, Rows, SquaredErrors
 
 _BLOCK = 16
-_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
+_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32, "F64": torch.float64}
 _BOUNDS = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
 _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 _TIES_UP = torch.tensor([0.75, 1.75, 3.5])
@@ -21,6 +27,7 @@ class TorchOps:
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
+        self._own = threading.local()
 
     def amax(self, rows: Rows) -> np.float32:
         return np.float32(self._cast(rows).abs().max().float().item())
@@ -86,11 +93,14 @@ class TorchOps:
         return weight.view(weight.shape[0], -1, GROUP)
 
     def _cast(self, rows: Rows) -> torch.Tensor:
-        # Copied: mapped files are read-only, which torch.from_numpy does not accept silently.
-        stored = torch.from_numpy(np.array(rows.stored))
-        if rows.dtype == "BF16":
-            stored = stored.view(torch.bfloat16)
-        return stored.to(self._device).to(_DTYPES[rows.cast])
+        cuda = self._device.type == "cuda"
+        if cuda and not hasattr(self._own, "stream"):
+            self._own.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            # Torch's current stream is one per thread: all that follows in this one goes there.
+            torch.cuda.set_stream(self._own.stream)
+        staged = torch.empty(rows.stored.shape, dtype=_DTYPES[rows.dtype], pin_memory=cuda)
+        (staged.view(torch.int16) if rows.dtype == "BF16" else staged).numpy()[...] = rows.stored
+        return staged.to(self._device, non_blocking=True).to(_DTYPES[rows.cast])
 
 
 def _block_scales(top: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
@@ -145,10 +155,17 @@ def _e2m1_codes(quotients: torch.Tensor) -> torch.Tensor:
 
 
 def _bytes(codes: torch.Tensor) -> NDArray[np.uint8]:
-    array: NDArray[np.uint8] = codes.view(torch.uint8).cpu().contiguous().numpy()
+    array: NDArray[np.uint8] = _host(codes.view(torch.uint8)).numpy()
     return array
 
 
 def _float32(values: torch.Tensor) -> NDArray[np.float32]:
-    array: NDArray[np.float32] = values.cpu().numpy()
+    array: NDArray[np.float32] = _host(values).numpy()
     return array
+
+
+def _host(values: torch.Tensor) -> torch.Tensor:
+    """In the CPU's memory, contiguous; through pinned memory from a CUDA device."""
+    if values.device.type != "cuda":
+        return values.contiguous()
+    return torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
