@@ -22,10 +22,11 @@ from draftmill_worker.checkpoint.manifest import make_manifest
 from draftmill_worker.files import write_atomic
 from draftmill_worker.mill import Switches, mill
 from draftmill_worker.receipts.archive import ArchiveWriter
+from draftmill_worker.receipts.versions import engine_build
 from draftmill_worker.stage import Reporter
 from draftmill_worker.variants import PLAN
 
-DRAFTED = {Family.DRAFT_MODEL: 3, Family.EAGLE3: 3, Family.DFLASH: 3, Family.DSPARK: 4}
+DRAFTED = {Family.DRAFT_MODEL: 3, Family.EAGLE3: 3, Family.DFLASH: 3, Family.DSPARK: 4, Family.MTP: 3}
 """Families of the table, each with its draft tokens: dspark drafts its block."""
 BF16 = "bf16"
 WRITER = "canary"
@@ -37,7 +38,7 @@ _AFTER_LOADING = frozenset({"receipt-invalid", "no-drafts", "bench-failed", "pro
 @dataclass(frozen=True)
 class Canary:
     pair: Path
-    """Folder with `target` and one folder per family."""
+    """Folder with `target` and one folder per family; that of mtp holds its own target."""
     data_dir: Path
     prompt_set: PromptSet
     report: Reporter
@@ -50,7 +51,7 @@ class Canary:
             changes: dict[str, tuple[float, float, float]] = {}
             problems: dict[str, str] = {}
             for family in families:
-                one = _Family(self, family, chosen, Path(scratch))
+                one = FamilyRows(self, family, chosen, Path(scratch))
                 rows += [one.row(format) for format in (None, *formats)]
                 changes |= one.changes
                 problems |= one.problems
@@ -70,7 +71,7 @@ class Canary:
         return table
 
 
-class _Family:
+class FamilyRows:
     def __init__(self, canary: Canary, family: Family, chosen: tuple[prompts.Prompt, ...], scratch: Path) -> None:
         self._canary = canary
         self._family = family
@@ -82,7 +83,11 @@ class _Family:
 
     def row(self, format: Format | None) -> Row:
         name = BF16 if format is None else format.value
-        arms = self._arms(format or next(iter(FORMATS)))
+        try:
+            arms = self._arms(format or next(iter(FORMATS)))
+        except ProblemError as refusal:
+            self.problems[f"{self._family} {name}"] = str(refusal)
+            return Row(family=self._family, format=name, loads=False, runs=False, engine=engine_build())
         try:
             none = arms.run(ArmName.NONE)[0]
             if format is None:
@@ -117,7 +122,9 @@ class _Family:
 
     def _arms(self, format: Format) -> Arms:
         canary = self._canary
-        source, target = canary.pair / self._family.value, canary.pair / "target"
+        source = canary.pair / self._family.value
+        # An MTP block is served with the target that it lies in.
+        target = source if self._family is Family.MTP else canary.pair / "target"
         variant = self._scratch / f"{self._family}-{format}"
         if not variant.exists():
             switches = Switches(verify=False, fsync=False)
