@@ -1,6 +1,7 @@
 """NVFP4 block scales of least squared error, in plain torch, from their definition in docs/adr/0085.
 
-Not the quantizer's code: rounding here is arithmetic on quotients, there comparison with thresholds.
+Not the quantizer's code: rounding here is arithmetic on quotients, there comparison with thresholds. Blocks are columns
+of [16, blocks], so that what is done per block runs along contiguous memory.
 """
 
 from typing import TYPE_CHECKING
@@ -23,43 +24,63 @@ def searched_scales(format: Format, rows: "torch.Tensor", top: "torch.Tensor") -
     import torch
 
     second, plain = tensor_scale(format, top), block_scales(format, rows, top)
-    blocks = rows.float().abs().reshape(-1, BLOCK)
-    found = plain.view(torch.uint8).flatten().to(torch.int16)
-    first, least = found.clone(), block_errors(blocks, plain.flatten().float() * second)
-    largest = blocks.amax(dim=1)
+    blocks = columns_of(rows)
+    first = plain.view(torch.uint8).flatten().to(torch.int16)
+    found, least = first.clone(), block_errors(blocks, plain.flatten().float() * second)
+    largest = blocks.amax(dim=0).double()
     for offsets in (UPWARDS, DOWNWARDS):
-        open_ = least > 0
+        tried = least > 0
         for offset in offsets:
-            open_ = open_ & (first + offset >= 1) & (first + offset <= LARGEST)
-            at = open_.nonzero().squeeze(1)
-            code = first[at] + offset
-            unit = code.to(torch.uint8).view(torch.float8_e4m3fn).float() * second
-            # What the largest magnitude loses by saturating, the block loses, and more with each smaller scale.
-            lost = (largest[at].double() - (E2M1_MAX * unit).double()).clamp(min=0).square()
-            hopeless = (lost >= least[at]) & (offset < 0)
-            open_[at[hopeless]] = False
-            at, code, unit = at[~hopeless], code[~hopeless], unit[~hopeless]
-            if not len(at):
+            code = first + offset
+            unit = code.clamp(1, LARGEST).to(torch.uint8).view(torch.float8_e4m3fn).float() * second
+            tried &= (code >= 1) & (code <= LARGEST)
+            if offset < 0:
+                # What the largest magnitude loses by saturating, the block loses, and more with each smaller scale.
+                tried &= (largest - (E2M1_MAX * unit).double()).clamp(min=0).square() < least
+            if not tried.any():
                 break
-            error = block_errors(blocks[at], unit)
-            better = error < least[at]
-            least[at[better]], found[at[better]] = error[better], code[better]
+            _improve(blocks, unit, code, tried, (found, least))
     return found.to(torch.uint8).view(torch.float8_e4m3fn).reshape(plain.shape)
 
 
+def _improve(
+    blocks: "torch.Tensor",
+    unit: "torch.Tensor",
+    code: "torch.Tensor",
+    tried: "torch.Tensor",
+    best: "tuple[torch.Tensor, torch.Tensor]",
+) -> None:
+    """Puts `code` and its error in the place of what was `best`, (code, error), for the blocks `tried` and better."""
+    found, least = best
+    # Picking out blocks costs as much as computing them.
+    at = slice(None) if 2 * int(tried.sum()) > len(tried) else tried.nonzero().squeeze(1)
+    error = block_errors(blocks[:, at], unit[at])
+    better = tried[at] & (error < least[at])
+    least[at] = error.where(better, least[at])
+    found[at] = code[at].where(better, found[at])
+
+
+def columns_of(rows: "torch.Tensor") -> "torch.Tensor":
+    """fp32 [16, blocks]: the magnitudes of each block of a weight's rows as a column."""
+    return rows.float().abs().reshape(-1, BLOCK).t().contiguous()
+
+
 def block_errors(blocks: "torch.Tensor", unit: "torch.Tensor") -> "torch.Tensor":
-    """float64 [blocks]: squared error of magnitudes [blocks, 16] rounded to E2M1 codes of `unit` each, by halves."""
-    error = (blocks.double() - (nearest(blocks / unit.unsqueeze(1)) * unit.unsqueeze(1)).double()).square()
-    while error.shape[1] > 1:
-        error = error[:, : error.shape[1] // 2] + error[:, error.shape[1] // 2 :]
-    return error[:, 0]
+    """float64 [blocks]: squared error of magnitudes [16, blocks] rounded to E2M1 codes of `unit` each, by halves."""
+    error = nearest(blocks / unit).mul_(unit).double().sub_(blocks).square_()
+    while len(error) > 1:
+        error = error[: len(error) // 2] + error[len(error) // 2 :]
+    return error[0]
 
 
 def nearest(quotients: "torch.Tensor") -> "torch.Tensor":
-    """E2M1's values nearest to magnitudes in units of their scale, ties to even: halves up to 2, ones up to 4, then 6.
-    A quotient by zero counts as the largest."""
+    """E2M1's values nearest to magnitudes in units of their scale, ties to even. A quotient by zero counts as the
+    largest.
+
+    The values lie 2^k / 2 apart from 2^k on, and 0.5 apart below 2.
+    """
     import torch
 
-    quotients = quotients.nan_to_num(nan=E2M1_MAX, posinf=E2M1_MAX)
-    above = torch.where(quotients < 4, quotients.round(), (quotients / 2).round() * 2)
-    return torch.where(quotients < 2, (quotients * 2).round() / 2, above).clamp(max=E2M1_MAX)
+    bounded = torch.fmin(quotients, torch.tensor(E2M1_MAX))
+    apart = (bounded.view(torch.int32) & 0x7F800000).view(torch.float32).mul_(0.5).clamp_(min=0.5)
+    return bounded.div_(apart).round_().mul_(apart)

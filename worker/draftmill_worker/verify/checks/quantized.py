@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from draftmill.formats import Scale
 from draftmill_worker.quantize.dequantize import dequantize
 from draftmill_worker.verify.reference import (
-    BLOCK,
     INTEGER_BITS,
     NVFP4_KINDS,
     ROWS_PER_SCALE,
@@ -18,7 +17,7 @@ from draftmill_worker.verify.reference import (
     steps,
 )
 from draftmill_worker.verify.registry import Result, check
-from draftmill_worker.verify.scale_search import block_errors
+from draftmill_worker.verify.scale_search import block_errors, columns_of
 from draftmill_worker.verify.tensors import chunks, pieces
 from draftmill_worker.verify.view import Linear, View
 
@@ -87,7 +86,7 @@ def _plain_error(view: View, linear: Linear) -> float:
     error_square = weight_square = 0.0
     for part in chunks(tuple(weight.shape), view.deep):
         rows = weight[part].to(cast_dtype(weight, view.plan.dtype))
-        blocks = rows.float().abs().reshape(-1, BLOCK)
+        blocks = columns_of(rows)
         scales = block_scales(view.plan.format, rows, view.top(linear)).flatten().float() * second
         error_square += float(block_errors(blocks, scales).sum())
         weight_square += float(blocks.double().square().sum())
