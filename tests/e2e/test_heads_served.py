@@ -30,7 +30,7 @@ from draftmill_worker.heads.rows import FILE, Rows, open_rows
 from draftmill_worker.heads.variant import cut
 from draftmill_worker.heads.verify.run import View, verify_head
 from draftmill_worker.receipts.versions import engine_build
-from tests.fixtures.heads import target
+from tests.fixtures.heads import experts, target
 from tests.fixtures.heads.serve import Asked, Served, serve
 from tests.unit.heads.layouts import tensors
 
@@ -272,6 +272,23 @@ def test_a_draft_head_in_bf16(tmp_path: Path, tied: bool) -> None:
     # The target alone is served as ever, also by a vLLM without the plugin.
     (alone,) = serve([ask(whole, found, drafted=0)], mill.cache, features="torchvision")
     assert same(alone, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", experts.MODELS)
+def test_models_with_experts_draft_from_fewer_tokens_too(tmp_path: Path, model: str) -> None:
+    pytest.importorskip("vllm")
+    mill = Mill(experts.build(tmp_path / "source", model), tmp_path, tmp_path / "cache")
+    found, even = _moving_walks(), torch.arange(0, target.Shape.vocab, 2)
+    whole, _ = mill("whole", None, torch.arange(target.Shape.vocab))
+    partial, _ = mill("partial", None, even)
+    first, second = mill.serve([ask(whole, found), ask(partial, found)])
+    for served in (first, second):
+        assert same(served, found)
+        assert served.model == f"draftmill_worker.bench.vllm_plugin.draft_vocab_models.{model}"
+        assert "draft_lm_head" in served.kernels
+    assert (first.drafted, first.accepted) == (36, 36)
+    assert (second.drafted, second.accepted) == counted(found, even)
 
 
 _CHANGES: dict[str, tuple[Callable[[dict[str, Tensor]], None], str]] = {

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from draftmill.heads import DraftVocabOptions, HeadOptions, HeadPlan
+from draftmill.problems import ProblemError
 from draftmill.reports import CheckStatus, VerifyReport
 from draftmill.sources import PathSource
 from draftmill_worker.checkpoint.identity import fingerprint
@@ -69,6 +70,17 @@ def test_good_variants_pass(tmp_path: Path, layout: str, tied: bool, head: bool,
     size = sum(value.nbytes for value in layouts.tensors(tmp_path / "out").values())
     assert plan.variant_bytes == size
     assert not head or plan.variant_bytes < plan.source_bytes or tied or ids is not None
+
+
+def test_a_head_that_the_engine_would_not_read_packed_is_refused(tmp_path: Path) -> None:
+    source = layouts.streamed(tmp_path / "source")
+    _config(source, lambda document: document.update({"architectures": ["Qwen3NextForCausalLM"]}))
+    with pytest.raises(ProblemError, match="head of Qwen3NextForCausalLM without a quantization config") as caught:
+        _make(source, tmp_path / "out")
+    assert caught.value.problem.slug == "head-refused"
+    assert not (tmp_path / "out").exists()
+    # A draft head is Draftmill's own.
+    _make(source, tmp_path / "out", head=False)
 
 
 def test_a_head_that_was_quantized_in_place_is_made_anew_from_its_backup(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from draftmill_worker.heads.directory import make_directory
 from draftmill_worker.heads.draft_head import has_mtp
 from draftmill_worker.heads.quantize import Progress, quantize_head
 from draftmill_worker.heads.rows import Rows
-from draftmill_worker.heads.source import find_head
+from draftmill_worker.heads.source import check_read_packed, find_head
 
 CAPTURE, IDS = "capture", "ids.json"
 """Folder below an attempt's scratch with what was captured, and the file of chosen ids in it."""
@@ -74,6 +74,7 @@ def _rewritten(
     if options is None:
         return None, [], False
     head = find_head(source, checkpoint)
+    check_read_packed(checkpoint)
     # What is refused is refused before the long work.
     beside = variant.rounded_groups(checkpoint, options)
     scratch.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,8 @@ BACKUPS = (".bak", ".bak-orig")
 _HEAD = re.compile(r"^(?:(?!mtp\.)[\w.]+\.)?lm_head\.weight$")
 _REWRITTEN = re.compile(r"^(?:(?!mtp\.)[\w.]+\.)?lm_head\.(?:weight_packed|weight_scale|qweight)$")
 _EMBEDDING = re.compile(r"^(?!mtp\.)(?:[\w.]+\.)?embed_tokens\.weight$")
+# They build their head without a quantization config in vLLM 0.32, and would not find its weight.
+_PLAIN_HEADS = ("Qwen3Next",)
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,15 @@ def find_head(folder: Path, checkpoint: Checkpoint) -> HeadSource:
         return _embedding(folder, checkpoint)
     message = "no lm_head is stored, and the configuration does not tie it to the embedding"
     raise ProblemError("head-source-missing", message, [Offender(where="lm_head.weight", message=message)])
+
+
+def check_read_packed(checkpoint: Checkpoint) -> None:
+    """ProblemError("head-refused") for a model whose engine class reads no quantized head."""
+    names = checkpoint.config.get("architectures")
+    for name in names if isinstance(names, list) else ():
+        if isinstance(name, str) and name.startswith(_PLAIN_HEADS):
+            message = f"vLLM 0.32 builds the head of {name} without a quantization config"
+            raise ProblemError("head-refused", message, [Offender(where="head", message=message)])
 
 
 def is_tied(config: Mapping[str, Any]) -> bool:
