@@ -23,6 +23,7 @@ from draftmill import (
     JobState,
     Outcome,
     PathSource,
+    PromptSet,
     Reason,
     RepoSource,
 )
@@ -495,10 +496,15 @@ def test_what_is_wrong_with_a_head_is_said_beside_its_field(
 def test_what_the_form_cannot_say_is_told(browser: httpx.Client, submit: Callable[..., Job]) -> None:
     target = RepoSource(repo="org/target")
     benchmark = Benchmark(target=target, num_speculative_tokens=3, engine_args=EngineArgs(max_model_len=512))
-    plain = submit(benchmark=Benchmark(target=target, num_speculative_tokens=3), labels={"a": "b"})
+    some = PromptSet(limit=5)
+    plain = submit(benchmark=Benchmark(target=target, num_speculative_tokens=3, prompts=some), labels={"a": "b"})
     assert "cannot say all" not in browser.get("/ui/submit", params={"like": plain.id}).text
     page = browser.get("/ui/submit", params={"like": submit(benchmark=benchmark).id}).text
     assert 'Left as a new job has it: <span class="mono">benchmark</span>' in page
+    captured = JobSpec(
+        source=target, format="keep", head=HeadOptions(), capture=CaptureOptions(texts=PromptSet(max_tokens=32))
+    )
+    assert like_job(captured).left_out == []
 
 
 def made(worker: WorkerLedger, job: Job, variant: str) -> None:

@@ -238,12 +238,18 @@ def like_job(spec: JobSpec) -> Filled:
     """The form that makes this spec, but for its deadline, as far as the form can say it."""
     values = DEFAULTS | _values(spec)
     again = read(Form(list(values.items())))[1]
-    left = [
-        name
-        for name in JobSpec.model_fields
-        if name != "deadline" and (again is None or getattr(again, name) != getattr(spec, name))
-    ]
-    return Filled(values, left_out=left)
+    wanted, made = _normal(spec), {} if again is None else _normal(again)
+    return Filled(values, left_out=[name for name in wanted if name != "deadline" and wanted[name] != made.get(name)])
+
+
+def _normal(spec: JobSpec) -> dict[str, Any]:
+    """The spec's JSON, with the prompts that are meant where none are named."""
+    document = spec.model_dump(mode="json")
+    for field, name in (("benchmark", "prompts"), ("capture", "texts"), ("draft_vocab", "count_over")):
+        prompts = (document[field] or {}).get(name)
+        if prompts and not any(prompts[way] for way in ("builtin", "path", "repo")):
+            prompts["builtin"] = BUILTIN
+    return document
 
 
 def _values(spec: JobSpec) -> dict[str, str]:
