@@ -1,6 +1,7 @@
 """A vLLM plugin: what a CPU lacks to measure as a GPU does, and drafting that vLLM lacks everywhere.
 
-Its entry point group is `vllm.general_plugins`. Nothing happens unless the environment variable DRAFTMILL_VLLM_PLUGIN names features, separated by commas:
+Its entry point group is `vllm.general_plugins`. Nothing happens unless the environment variable DRAFTMILL_VLLM_PLUGIN
+names features, separated by commas:
 
 emulation     kernels for NVFP4, W4A16 NVFP4, MXFP8, block FP8 and integer weights; a fused op that the CPU build
               lacks is dropped
