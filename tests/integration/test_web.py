@@ -303,6 +303,9 @@ def test_filters_order_and_pages_are_in_the_address(browser: httpx.Client, submi
     assert listed("/ui/jobs?label=n%3D1&label=n") == [job for n, job in enumerate(jobs) if n % 3 == 1][::-1]
     assert listed(f"/ui/jobs?format={list(Format)[1]}") == jobs[1::2][::-1]
     assert listed("/ui/jobs?state=failed") == []
+    chosen = submit(format="auto", auto=Auto(max_size=0.5)).id
+    assert listed("/ui/jobs?format=auto") == [chosen]
+    assert listed("/ui/jobs?format=keep") == []
     assert browser.get(following.replace("cursor=", "state=failed&cursor=")).status_code == 422
     assert browser.get("/ui/jobs?sort=random").status_code == 422
 

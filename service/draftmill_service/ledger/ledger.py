@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
+from draftmill.batches import ItemFormat
 from draftmill.digests import digest
-from draftmill.formats import Format
 from draftmill.jobs import Job, JobPage, JobSpec
 from draftmill.problems import Offender, ProblemError
 from draftmill.receipts import ChainHeads
@@ -31,7 +31,7 @@ class Filters:
     """Which jobs to list. Labels are `key` or `key=value`; all must hold."""
 
     state: JobState | None = None
-    format: Format | None = None
+    format: ItemFormat | None = None
     family: str | None = None
     labels: tuple[str, ...] = ()
 

@@ -8,6 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from draftmill._model import Model
+from draftmill.batches import ItemFormat
+from draftmill.choices import AUTO, KEEP
 from draftmill.formats import Format
 from draftmill.plans import Family
 from draftmill.states import JobState
@@ -28,7 +30,7 @@ TextLabel = Annotated[
 
 class JobsQuery(Model):
     state: Annotated[JobState | None, or_none] = None
-    format: Annotated[Format | None, or_none] = None
+    format: Annotated[ItemFormat | None, or_none] = None
     family: Annotated[Family | None, or_none] = None
     label: Annotated[list[Annotated[TextLabel | None, or_none]], Field(max_length=16)] = Field(default_factory=list)
     sort: Literal["newest", "oldest"] = "newest"
@@ -68,7 +70,7 @@ async def jobs(request: Request, query: Annotated[JobsQuery, Query()], by: Viewi
         "total": sum(gauges.states.values()),
         "mark": mark,
         "states": list(JobState),
-        "formats": list(Format),
+        "formats": [*Format, AUTO, KEEP],
         "families": list(Family),
     }
     return page(request, by, "jobs_table.html" if part else "jobs.html", context)
