@@ -14,9 +14,10 @@ import redis
 
 from draftmill import Client, Format, Job, JobSpec, JobState, RepoSource
 from draftmill.connection import read_embedded
-from draftmill.states import ASKED_FOR, Stage, StageState
+from draftmill.states import Stage, StageState
 from tests.e2e.conftest import TOKEN, World, hurry
 from tests.e2e.embedded import DRAFTMILL, Up, environment
+from tests.integration.test_drain import spec
 from tests.redis_server import RedisServer, free_port
 from tests.support import eventually
 
@@ -66,18 +67,11 @@ def test_a_second_start_finds_its_jobs_again(world: World, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [stage for stage in Stage if stage not in ASKED_FOR - {Stage.BENCH}])
+@pytest.mark.parametrize("stage", Stage)
 def test_sigterm_in_each_stage_hands_the_job_back(tmp_path: Path, stage: Stage) -> None:
     settings = {"DRAFTMILL_STAGES": "tests.integration.worker_stages.small", "DRAFTMILL_DRAIN_SECONDS": "0.5"}
-    wanted = {"target": {"repo": "org/target"}, "num_speculative_tokens": 3}
-    spec = {
-        "source": {"repo": "a/b"},
-        "format": "fp8",
-        "benchmark": wanted,
-        "labels": {stage.value: "daemons-hang-once"},
-    }
     with Up(tmp_path / "data", None, **settings) as up, up.client() as client:
-        job = client.submit(JobSpec.model_validate(spec))
+        job = client.submit(spec(**{stage.value: "daemons-hang-once"}))
         eventually(lambda: stage_runs(client, job, stage), timeout=60)
         assert up.stop(signal.SIGTERM) == 0
     with Up(tmp_path / "data", None, **settings) as up, up.client() as client:

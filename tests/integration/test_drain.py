@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from draftmill.jobs import Job, JobSpec
-from draftmill.states import ASKED_FOR, JobState, Stage, StageState
+from draftmill.states import JobState, Stage, StageState
 from draftmill_worker import process
 from tests.integration.offices import office, redis_server
 from tests.integration.worker_process import Office, Worker
@@ -24,11 +24,7 @@ VICTIMS = [pytest.param("launcher", marks=pytest.mark.slow), "jobs", "supervisor
 
 def each_stage(usual: Stage) -> list[object]:
     """One stage in the normal run, all of them in the long one."""
-    return [
-        pytest.param(stage, marks=[] if stage is usual else [pytest.mark.slow])
-        for stage in Stage
-        if stage not in ASKED_FOR - {Stage.BENCH}
-    ]
+    return [pytest.param(stage, marks=[] if stage is usual else [pytest.mark.slow]) for stage in Stage]
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +37,13 @@ def shared(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def spec(**labels: str) -> JobSpec:
-    wanted = {"source": {"repo": "a/b"}, "format": "fp8", "benchmark": BENCHMARK, "labels": labels}
-    return JobSpec.model_validate(wanted)
+    """Of a job that comes to the stage that its labels name."""
+    asked: dict[str, object] = {"format": "fp8", "benchmark": BENCHMARK}
+    if labels.keys() & {Stage.CAPTURE, Stage.HEADS}:
+        asked = {"format": "keep", "head": {"method": "rtn"}}
+    elif Stage.CHOOSE in labels:
+        asked |= {"format": "auto", "auto": {"max_size": 0.5}}
+    return JobSpec.model_validate({"source": {"repo": "a/b"}, "labels": labels, **asked})
 
 
 def outcomes(job: Job) -> list[str | None]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from draftmill.choices import AUTO
 from draftmill.digests import digest
 from draftmill.jobs import RepoSource
 from draftmill.problems import ProblemError
@@ -157,7 +158,7 @@ def _summary() -> dict[str, Any]:
 def _canned(request: StageRequest) -> dict[str, Any]:
     resolved = {
         "source": {"repo": "a/b", "commit": "0" * 40, "manifest_sha256": digest("m")},
-        "format": request.spec.format,
+        "format": "fp8" if request.spec.format == AUTO else request.spec.format,
         "quantize": request.spec.quantize.model_dump(mode="json"),
         "family": "eagle3",
         "quantizer": "q",
