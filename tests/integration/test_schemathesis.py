@@ -18,6 +18,7 @@ REFUSING = (
     "GET /v1/batches",
     "GET /v1/batches/{batch_id}/items",
     "POST /v1/jobs",
+    "POST /v1/preflight",
     "POST /v1/batches",
 )
 CONFIG = "\n".join(
