@@ -1,6 +1,7 @@
 """Which tokens are chosen for a source: all of an MTP block's head, and of a native drafter only those it has."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,12 @@ def test_given_ids_are_of_the_targets_vocabulary(mtp: Path, tmp_path: Path) -> N
     (tmp_path / "ids.json").write_text("[1024]")
     with pytest.raises(ProblemError):
         choosing.given(subject, tmp_path / "ids.json")
+
+
+def test_a_model_that_would_ignore_a_draft_vocabulary_is_refused(mtp: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(mtp, tmp_path / "nemotron")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"architectures": ["NemotronHForCausalLM"]}))
+    with pytest.raises(ProblemError, match="not of NemotronHForCausalLM") as caught:
+        choosing.read_subject(source, open_checkpoint(source), source)
+    assert caught.value.problem.slug == "head-refused"

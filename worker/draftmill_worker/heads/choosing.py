@@ -13,7 +13,7 @@ from draftmill_worker.checkpoint.checkpoint import Checkpoint
 from draftmill_worker.heads import texts, vocabulary
 from draftmill_worker.heads.draft_head import has_mtp, read_native
 from draftmill_worker.heads.rows import Rows
-from draftmill_worker.heads.source import find_head
+from draftmill_worker.heads.source import check_drafts, find_head
 
 NEVER = -1
 """Count of a token that the drafter has no row for."""
@@ -35,6 +35,7 @@ class Subject:
 def read_subject(source: Path, checkpoint: Checkpoint, target: Path) -> Subject:
     """ProblemError("head-refused"), ("head-source-missing")."""
     if has_mtp(checkpoint.tensors):
+        check_drafts(checkpoint)
         vocab, rows = find_head(source, checkpoint).tensor.shape[0], None
     else:
         native = read_native(source, checkpoint)

@@ -18,6 +18,8 @@ _REWRITTEN = re.compile(r"^(?:(?!mtp\.)[\w.]+\.)?lm_head\.(?:weight_packed|weigh
 _EMBEDDING = re.compile(r"^(?!mtp\.)(?:[\w.]+\.)?embed_tokens\.weight$")
 # They build their head without a quantization config in vLLM 0.32, and would not find its weight.
 _PLAIN_HEADS = ("Qwen3Next",)
+_DRAFTING = ("Qwen3_5", "Qwen3Next")
+"""Models for which the plugin has a draft vocabulary. Others may ignore its tensors, and say nothing."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,26 @@ def find_head(folder: Path, checkpoint: Checkpoint) -> HeadSource:
 
 def check_read_packed(checkpoint: Checkpoint) -> None:
     """ProblemError("head-refused") for a model whose engine class reads no quantized head."""
+    for name in _architectures(checkpoint):
+        if name.startswith(_PLAIN_HEADS):
+            raise _refused("head", f"vLLM 0.32 builds the head of {name} without a quantization config")
+
+
+def check_drafts(checkpoint: Checkpoint) -> None:
+    """ProblemError("head-refused") for a model whose MTP block nothing gives a draft vocabulary in the engine."""
+    for name in _architectures(checkpoint):
+        if not name.startswith(_DRAFTING):
+            message = f"the plugin has draft vocabularies for MTP blocks of Qwen3.5 and Qwen3-Next, not of {name}"
+            raise _refused("draft_vocab", message)
+
+
+def _architectures(checkpoint: Checkpoint) -> list[str]:
     names = checkpoint.config.get("architectures")
-    for name in names if isinstance(names, list) else ():
-        if isinstance(name, str) and name.startswith(_PLAIN_HEADS):
-            message = f"vLLM 0.32 builds the head of {name} without a quantization config"
-            raise ProblemError("head-refused", message, [Offender(where="head", message=message)])
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _refused(where: str, message: str) -> ProblemError:
+    return ProblemError("head-refused", message, [Offender(where=where, message=message)])
 
 
 def is_tied(config: Mapping[str, Any]) -> bool:
