@@ -19,9 +19,11 @@ def applied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     from vllm.platforms import current_platform
 
     store: Path = tmp_path_factory.mktemp("group") / "store"
-    with pytest.MonkeyPatch.context() as patch, set_current_vllm_config(VllmConfig()):
-        patch.setenv(vllm_plugin.VARIABLE, ",".join(vllm_plugin.FEATURES))
-        vllm_plugin.register()
+    with set_current_vllm_config(VllmConfig()):
+        # Only here: later tests start processes of their own, which inherit the environment.
+        with pytest.MonkeyPatch.context() as asked:
+            asked.setenv(vllm_plugin.VARIABLE, ",".join(vllm_plugin.FEATURES))
+            vllm_plugin.register()
         with warnings.catch_warnings(), pytest.MonkeyPatch.context() as hidden:
             # It looks into every module, also for what torch has deprecated, and stumbles over llvmlite's attributes.
             warnings.simplefilter("ignore", FutureWarning)
