@@ -57,6 +57,14 @@ def test_an_axis_holds_its_values_in_even_steps(values: list[float]) -> None:
     assert max(steps) == pytest.approx(min(steps), rel=1e-3)
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.921, 0.936), (0.9, 0.901), (0.2, 0.9), (1.0, 4.0), (1.0, 1e9)])
+def test_labels_of_ticks_are_exact_and_differ(low: float, high: float) -> None:
+    drawn = axis([low, high], 0, 100, about=4)
+    labels = [drawn.label(tick) for tick in drawn.ticks]
+    assert [float(label) for label in labels] == pytest.approx(drawn.ticks, rel=0, abs=1e-9)
+    assert len(set(labels)) == len(labels)
+
+
 def test_bars_begin_where_nothing_is_accepted() -> None:
     one = series(2.0, {"code": 3.0, "math": 1.0})
     two = series(2.0, {"code": 2.0})

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from math import ceil, floor, log10
 
 _STEPS = (1, 2, 2.5, 5, 10)
+_LEAST_STEP = 1e-6
+"""Values closer than this are drawn as one: their ticks could not be told apart."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,11 @@ class Axis:
         """Place and value of each tick."""
         return [(self.at(tick), tick) for tick in self.ticks]
 
+    def label(self, value: float) -> str:
+        """A tick's value, with as many decimals as tell every tick of this axis exactly."""
+        decimals = next((n for n in range(10) if all(abs(round(tick, n) - tick) < 1e-9 for tick in self.ticks)), 10)
+        return f"{value:.{decimals}f}"
+
 
 def axis(
     values: Iterable[float], start: float, end: float, *, about: int = 5, pad: float = 0.08, origin: float | None = None
@@ -34,9 +41,9 @@ def axis(
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     air = (high - low) * pad or abs(high) * pad or 1.0
     low, high = (low - air if low < 0 else max(0.0, low - air)), high + air
-    step = _round_step((high - low) / about)
+    step = max(_round_step((high - low) / about), _LEAST_STEP)
     low = floor(low / step) * step if origin is None else origin
-    count = ceil(round((high - low) / step, 6))
+    count = max(1, ceil(round((high - low) / step, 6)))
     high = low + step * count
     return Axis(low, high, tuple(round(low + step * n, 10) for n in range(count + 1)), start, end)
 
