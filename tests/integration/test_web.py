@@ -761,3 +761,11 @@ def test_a_ledger_that_is_away_is_a_page_too(tmp_path: Path) -> None:
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         assert "The ledger cannot be reached" in answer.text
         assert client.get("/ui/capabilities").status_code == 200
+
+
+@pytest.mark.parametrize(("deadline", "refused"), [("2001-02-03T04:05", True), ("2999-02-03T04:05", False)])
+def test_a_deadline_that_has_passed_is_said_beside_its_field(deadline: str, refused: bool) -> None:
+    fields = {"source": "org/drafter", "format": "fp8", "dtype": "bfloat16", "scales": "fused", "deadline": deadline}
+    filled, spec = read(Form(list(fields.items())))
+    assert (spec is None, set(filled.beside)) == (refused, {"deadline"} if refused else set())
+    assert filled.values["deadline"] == deadline

@@ -227,11 +227,16 @@ def _labels(lines: list[str], wrong: list[tuple[Offender, str | None]]) -> dict[
 
 
 def _deadline(text: str, wrong: list[tuple[Offender, str | None]]) -> datetime | None:
+    if not text:
+        return None
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC) if text else None
+        deadline = datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError as error:
         wrong.append((Offender(where="$.deadline", message=str(error), value=text), "deadline"))
         return None
+    if deadline <= datetime.now(UTC):
+        wrong.append((Offender(where="$.deadline", message="this time has passed", value=text), "deadline"))
+    return deadline
 
 
 def like_job(spec: JobSpec) -> Filled:
