@@ -769,3 +769,24 @@ def test_a_deadline_that_has_passed_is_said_beside_its_field(deadline: str, refu
     filled, spec = read(Form(list(fields.items())))
     assert (spec is None, set(filled.beside)) == (refused, {"deadline"} if refused else set())
     assert filled.values["deadline"] == deadline
+
+
+def test_a_comparison_says_why_a_job_has_no_measurement(
+    browser: httpx.Client, submit: Callable[..., Job], worker: WorkerLedger
+) -> None:
+    benchmark = Benchmark(target=RepoSource(repo="org/target"), num_speculative_tokens=3)
+    failed = submit(benchmark=benchmark)
+    claim = worker.claim(failed.id, "w", 60)
+    assert claim is not None
+    refusal = ProblemError("path-not-allowed", "no").problem
+    worker.finish(claim, Outcome.FAILED, Reason.PULL_FAILED, refusal)
+    waiting = submit(benchmark=benchmark, format=Format.NVFP4)
+    without = submit(format=Format.MXFP8)
+    for job, said in (
+        (failed, "Ended before it was measured"),
+        (waiting, "Not measured yet"),
+        (without, "Without a benchmark, and left out"),
+    ):
+        text = Page(browser.get("/ui/compare", params={"job": job.id}).text).text
+        assert said in text
+        assert ("Nothing of this is measured yet" in text) is (job is waiting)

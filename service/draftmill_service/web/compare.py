@@ -36,7 +36,8 @@ async def compare(request: Request, by: Viewing, job: JobIds = [], group: Key = 
     found = groups(measured)
     if job or group is not None:
         shown = [each for each in found if group in (None, each.key)]
-        context = {"drawn": [_drawn(each) for each in shown], "without": without if job else [], "chosen": bool(job)}
+        causes = _by_cause(without if job else [])
+        context = {"drawn": [_drawn(each) for each in shown], "without": causes, "chosen": bool(job)}
         return page(request, by, "compare.html", context)
     return page(request, by, "compare_choose.html", {"groups": found, "looked_at": LOOKED_AT})
 
@@ -48,6 +49,22 @@ def _drawn(group: Group) -> dict[str, object]:
         "curves": acceptance_curves(group.series),
         "bars": category_bars(group.series),
     }
+
+
+def _by_cause(jobs: list[Job]) -> list[tuple[str, list[Job]]]:
+    """Why each has no acceptance length, with the jobs of which that is true."""
+    found: dict[str, list[Job]] = {}
+    for job in jobs:
+        if job.spec.benchmark is None:
+            cause = "Without a benchmark, and left out"
+        elif not job.done:
+            cause = "Not measured yet"
+        elif job.summary is not None and job.summary.acceptance is not None:
+            cause = "Measured, but the record is not in the store"
+        else:
+            cause = "Ended before it was measured"
+        found.setdefault(cause, []).append(job)
+    return list(found.items())
 
 
 async def _chosen(site: Site, ids: list[str]) -> list[Job]:
