@@ -1,22 +1,19 @@
 """Engine boots, each in a fresh process, each made once."""
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 from draftmill.formats import Format
-from draftmill_worker.bench.vllm_plugin import FEATURES, VARIABLE
+from draftmill_worker.bench.vllm_plugin import FEATURES
 from tests.e2e.vllm_plugin.boot import Request, Result, parse
 from tests.e2e.vllm_plugin.triton_cpu import environment
+from tests.fixtures.engine_process import ask_engine
 
 Variant = Callable[[str, Format | None], Path]
 """The folder of a shipped drafter in a format; None is bf16, as it is shipped."""
-ROOT = Path(__file__).parents[3]
 
 
 class Boots:
@@ -35,28 +32,6 @@ class Boots:
         return self._made[key]
 
     def _boot(self, line: str, features: tuple[str, ...], interpreted: bool, folder: Path) -> Result:
-        ours = {
-            VARIABLE: ",".join(features),
-            "OMP_NUM_THREADS": "1",
-            "OMP_WAIT_POLICY": "passive",
-            # Shared: nothing is compiled, and what vLLM finds out about a model class takes it a process of its own.
-            "VLLM_CACHE_ROOT": str(self._folder / "cache"),
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_LOGGING_LEVEL": "WARNING",
-            "VLLM_USE_V2_MODEL_RUNNER": "0",
-        }
-        if interpreted:
-            ours |= environment(folder / "triton")
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.e2e.vllm_plugin.boot"],
-            input=line,
-            env={**os.environ, **ours},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=1500,
-            check=False,
-        )
-        assert done.returncode == 0, f"the engine ended with {done.returncode}:\n{done.stderr[-6000:]}"
-        return parse(done.stdout.strip().splitlines()[-1])
+        more = environment(folder / "triton") if interpreted else {}
+        cache, asked_for = self._folder / "cache", ",".join(features)
+        return parse(ask_engine("tests.e2e.vllm_plugin.boot", line, cache, asked_for, timeout=1500, **more))

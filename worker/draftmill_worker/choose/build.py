@@ -10,7 +10,8 @@ from draftmill.formats import SCALE_SEARCH_FORMATS, Format
 from draftmill.jobs import QuantizeOptions
 from draftmill.plans import Plan
 from draftmill_worker.assemble.assemble import assemble
-from draftmill_worker.checkpoint.checkpoint import open_checkpoint
+from draftmill_worker.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from draftmill_worker.checkpoint.drafter import Drafter
 from draftmill_worker.choose.units import Unit, patterns
 from draftmill_worker.quantize.existing import read_drafter
 from draftmill_worker.quantize.plan import make_plan
@@ -43,27 +44,28 @@ class Builder:
 
     def plan(self, recipe: Recipe) -> Plan:
         """Raises what makes the drafter have no such variant."""
-        options, checkpoint = self._options(recipe), open_checkpoint(self.source)
-        return make_plan(checkpoint, read_drafter(checkpoint, recipe.format, options), recipe.format, options)
+        return self._planned(recipe)[2]
 
     @contextmanager
-    def built(self, recipe: Recipe) -> Iterator[Path]:
-        """The variant's folder, for as long as the block runs."""
+    def built(self, recipe: Recipe) -> Iterator[tuple[Path, Plan]]:
+        """The variant's folder, for as long as the block runs, and what it was made by.
+
+        Every file is as a job over the same source makes it, so that what was measured is known again once sealed.
+        """
+        checkpoint, drafter, plan = self._planned(recipe)
         folder = self.scratch / "candidate"
         folder.mkdir()
         try:
-            self._build(recipe, folder)
-            yield folder
+            quantize(self.source, plan, folder, fsync=False)
+            assemble(self.source, checkpoint, drafter, plan, folder, repo=self.repo, commit=self.commit)
+            yield folder, plan
         finally:
             shutil.rmtree(folder)
 
-    def _build(self, recipe: Recipe, folder: Path) -> None:
-        """Every file as a job over the same source makes it, so that what was measured is known again once sealed."""
+    def _planned(self, recipe: Recipe) -> tuple[Checkpoint, Drafter, Plan]:
         options, checkpoint = self._options(recipe), open_checkpoint(self.source)
         drafter = read_drafter(checkpoint, recipe.format, options)
-        plan = make_plan(checkpoint, drafter, recipe.format, options)
-        quantize(self.source, plan, folder, fsync=False)
-        assemble(self.source, checkpoint, drafter, plan, folder, repo=self.repo, commit=self.commit)
+        return checkpoint, drafter, make_plan(checkpoint, drafter, recipe.format, options)
 
     def _options(self, recipe: Recipe) -> QuantizeOptions:
         exclude = (*self.options.exclude, *patterns(recipe.kept))

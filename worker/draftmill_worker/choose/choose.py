@@ -42,8 +42,8 @@ class Search:
         """Raises `budget-unreachable`; where every format is refused, the last refusal; and what a boot raises."""
         refused = self._make_plans()
         for recipe in self._whole:
-            with self._builder.built(recipe) as folder:
-                self._errors[recipe] = squares(self.source, folder, self._plans[recipe.format])
+            with self._builder.built(recipe) as (folder, plan):
+                self._errors[recipe] = squares(self.source, folder, plan)
             self._step()
         ranked = self._measure_units(search.rank([self._weighed(unit) for unit in self._units.values()]))
         candidates = self._candidates(ranked)

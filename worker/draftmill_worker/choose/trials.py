@@ -31,8 +31,7 @@ class Trials:
         """Raises what a boot raises; ValueError beyond the limit."""
         if self.left < 1:
             raise ValueError(f"all {self.limit} boots are used")
-        plan = self.builder.plan(recipe)
-        with self.builder.built(recipe) as folder:
+        with self.builder.built(recipe) as (folder, plan):
             if self.control is None:
                 self.engine.check(folder, plan)
                 self.control = self.engine.control(folder, plan)
